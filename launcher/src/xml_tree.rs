@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use quick_xml::Reader;
 use quick_xml::escape::unescape;
+use quick_xml::events::attributes::{AttrError, Attribute};
 use quick_xml::events::{BytesStart, Event};
 
 /// An element.
@@ -26,6 +27,26 @@ pub(crate) enum Node {
     Raw(String),
 }
 
+/// Why a text is no document.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// It is no XML.
+    #[error(transparent)]
+    Xml(#[from] quick_xml::Error),
+    /// A tag is none.
+    #[error(transparent)]
+    Attribute(#[from] AttrError),
+    /// It has more than its one element.
+    #[error("it has more than one element")]
+    Several,
+    /// An element has no end.
+    #[error("the element {0} does not end")]
+    Unclosed(String),
+    /// It has no element.
+    #[error("it has no element")]
+    Empty,
+}
+
 /// A document.
 #[derive(Debug)]
 pub(crate) struct Document {
@@ -36,13 +57,13 @@ pub(crate) struct Document {
 
 impl Document {
     /// Reads a document.
-    pub(crate) fn read(text: &str) -> Result<Document, String> {
+    pub(crate) fn read(text: &str) -> Result<Document, TreeError> {
         let mut reader = Reader::from_str(text);
         let (mut before, mut root) = (String::new(), None);
         let mut open: Vec<Element> = Vec::new();
         loop {
             let start = reader.buffer_position();
-            let event = reader.read_event().map_err(|error| error.to_string())?;
+            let event = reader.read_event()?;
             let closed = match event {
                 Event::Start(tag) => {
                     open.push(Element::of(&tag)?);
@@ -66,13 +87,13 @@ impl Document {
             match (open.last_mut(), closed) {
                 (Some(parent), Some(closed)) => parent.children.push(Node::Element(closed)),
                 (None, Some(closed)) if root.is_none() => root = Some(closed),
-                _ => return Err("it has more than one element".into()),
+                _ => return Err(TreeError::Several),
             }
         }
         if let Some(unclosed) = open.pop() {
-            return Err(format!("the element {} does not end", unclosed.name));
+            return Err(TreeError::Unclosed(unclosed.name));
         }
-        root.map(|root| Document { before, root }).ok_or_else(|| "it has no element".into())
+        root.map(|root| Document { before, root }).ok_or(TreeError::Empty)
     }
 
     /// The document's text.
@@ -85,15 +106,14 @@ impl Document {
 }
 
 impl Element {
-    fn of(tag: &BytesStart<'_>) -> Result<Element, String> {
-        let attribute = |attribute: Result<quick_xml::events::attributes::Attribute<'_>, _>| {
-            let attribute =
-                attribute.map_err(|error: quick_xml::events::attributes::AttrError| error.to_string())?;
+    fn of(tag: &BytesStart<'_>) -> Result<Element, TreeError> {
+        let attribute = |attribute: Result<Attribute<'_>, AttrError>| {
+            let attribute = attribute?;
             Ok((attribute.key.as_ref().to_owned(), attribute.value.into_owned()))
         };
         Ok(Element {
             name: tag.name().as_ref().to_owned(),
-            attributes: tag.attributes().map(attribute).collect::<Result<_, String>>()?,
+            attributes: tag.attributes().map(attribute).collect::<Result<_, TreeError>>()?,
             children: Vec::new(),
         })
     }

@@ -1,11 +1,12 @@
 //! What a cloud-init gets, in the form in which sidecars are given it.
 
+use std::error::Error;
 use std::fmt;
 
 use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
 
-use super::{Hooks, Waits};
+use super::{CallError, Hooks, Waits};
 use crate::media::cloud_init::{Change, Kind, Seed};
 
 /// What a sidecar is given: the present form, and the older one.
@@ -37,10 +38,10 @@ fn names(kind: Kind) -> (&'static str, &'static str) {
 }
 
 /// `seed` for a sidecar.
-pub(super) fn given(seed: &Seed) -> Result<Given, String> {
-    let text = |what: &str, bytes: &[u8]| {
+pub(super) fn given(seed: &Seed) -> Result<Given, CallError> {
+    let text = |what: &'static str, bytes: &[u8]| {
         let text = std::str::from_utf8(bytes).map(str::to_owned);
-        text.map_err(|error| format!("the {what} of the volume {} is no text: {error}", seed.volume))
+        text.map_err(|source| CallError::Binary { what, volume: seed.volume.clone(), source })
     };
     let (user, network) = (text("user data", &seed.user)?, text("network data", &seed.network)?);
     let (source, meta) = names(seed.kind);
@@ -59,12 +60,12 @@ pub(super) fn given(seed: &Seed) -> Result<Given, String> {
 
 /// What becomes of `seed` by an answer. One in the present form counts if it has user data and describes the machine; else
 /// the older form counts.
-pub(super) fn taken(mut seed: Seed, answer: &Answer) -> Result<Seed, String> {
-    let read = |what: &str, bytes: &[u8]| -> Result<Value, String> {
+pub(super) fn taken(mut seed: Seed, answer: &Answer) -> Result<Seed, CallError> {
+    let read = |what: &'static str, bytes: &[u8]| -> Result<Value, CallError> {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(bytes).map_err(|error| format!("its {what} is no JSON: {error}"))
+        serde_json::from_slice(bytes).map_err(|source| CallError::NoJson { what, source })
     };
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().as_bytes().to_vec();
     let data = read("cloudInitData", &answer.data)?;
@@ -73,10 +74,8 @@ pub(super) fn taken(mut seed: Seed, answer: &Answer) -> Result<Seed, String> {
         let (source, meta) = names(seed.kind);
         let given = data[SOURCE].as_str().unwrap_or(source);
         if given != source {
-            return Err(format!(
-                "its {SOURCE} is '{given}'; '{source}' is needed, as the volume {} has it",
-                seed.volume
-            ));
+            let given = given.to_owned();
+            return Err(CallError::OtherSource { given, needed: source, volume: seed.volume });
         }
         if let Some(meta) = data[meta].as_object() {
             seed.meta.clone_from(meta);
@@ -85,7 +84,7 @@ pub(super) fn taken(mut seed: Seed, answer: &Answer) -> Result<Seed, String> {
     }
     let source = read("cloudInitNoCloudSource", &answer.source)?;
     if !source.is_object() {
-        return Err("its cloudInitData lacks user data or a description of the machine, and it has no cloudInitNoCloudSource".into());
+        return Err(CallError::NoData);
     }
     Ok(Seed { user: text(&source, "userData"), network: text(&source, "networkData"), ..seed })
 }
@@ -110,8 +109,8 @@ impl fmt::Debug for CloudInit<'_> {
 }
 
 impl Change for CloudInit<'_> {
-    fn change(&self, seed: Seed) -> Result<Seed, String> {
+    fn change(&self, seed: Seed) -> Result<Seed, Box<dyn Error + Send + Sync>> {
         let asked = self.hooks.pre_cloud_init_iso(seed, self.vmi, self.waits);
-        self.handle.block_on(asked).map_err(|error| error.to_string())
+        Ok(self.handle.block_on(asked)?)
     }
 }

@@ -16,6 +16,7 @@
 //! machine. What is waited for is told as it begins.
 
 mod cloud_init;
+mod error;
 mod restore;
 mod sidecar;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 pub use cloud_init::CloudInit;
+pub use error::{CallError, HookError};
 use sidecar::{Sidecar, Version};
 
 use crate::domain::schema::Domain;
@@ -42,29 +44,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const ON_DEFINE_DOMAIN: &str = "OnDefineDomain";
 const PRE_CLOUD_INIT_ISO: &str = "PreCloudInitIso";
 const SHUTDOWN: &str = "Shutdown";
-
-/// Why a sidecar could not be asked.
-#[derive(Debug, thiserror::Error)]
-pub enum HookError {
-    /// It did not answer, or said no.
-    #[error("{container}: {call}: {message}")]
-    Call {
-        /// Its container, and its name once it is known.
-        container: String,
-        /// What it was asked.
-        call: &'static str,
-        /// What went wrong.
-        message: String,
-    },
-    /// It speaks no version that virt-launcher speaks.
-    #[error("{container}: it speaks {given}; one of v1alpha3, v1alpha2, v1alpha1 is needed")]
-    Version {
-        /// Its container.
-        container: String,
-        /// What it speaks.
-        given: String,
-    },
-}
 
 /// Told what is waited for.
 pub type Waits<'a> = &'a (dyn Fn(String) + Send + Sync);
@@ -146,8 +125,8 @@ impl Hooks {
         for sidecar in self.at(ON_DEFINE_DOMAIN, Version::V1Alpha1) {
             waits(format!("{ON_DEFINE_DOMAIN} of {sidecar}"));
             let answer = sidecar.on_define_domain(&xml, vmi).await?;
-            let answer = same_domain(&xml, answer).and_then(|answer| restore::restored(&xml, answer));
-            xml = answer.map_err(|message| sidecar.failed(ON_DEFINE_DOMAIN, message))?;
+            let answer = same_domain(&xml, answer).and_then(|answer| Ok(restore::restored(&xml, answer)?));
+            xml = answer.map_err(|error| sidecar.failed(ON_DEFINE_DOMAIN, error))?;
         }
         Ok(xml)
     }
@@ -165,7 +144,7 @@ impl Hooks {
     ) -> Result<Seed, HookError> {
         for sidecar in self.at(PRE_CLOUD_INIT_ISO, Version::V1Alpha2) {
             waits(format!("{PRE_CLOUD_INIT_ISO} of {sidecar}"));
-            let failed = |message| sidecar.failed(PRE_CLOUD_INIT_ISO, message);
+            let failed = |error| sidecar.failed(PRE_CLOUD_INIT_ISO, error);
             let given = cloud_init::given(&seed).map_err(failed)?;
             let answer = sidecar.pre_cloud_init_iso(given, vmi).await?;
             seed = cloud_init::taken(seed, &answer).map_err(failed)?;
@@ -178,22 +157,20 @@ impl Hooks {
         for sidecar in self.at(SHUTDOWN, Version::V1Alpha3) {
             match sidecar.shutdown().await {
                 Ok(()) => info!(%sidecar, "told that the machine has ended"),
-                Err(error) => warn!(%error, "a hook sidecar does not hear that the machine has ended"),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    warn!(error, "a hook sidecar does not hear that the machine has ended");
+                }
             }
         }
     }
 }
 
 /// The answer to `given`: a domain that is found by the same name.
-fn same_domain(given: &str, answer: Vec<u8>) -> Result<String, String> {
-    let text = String::from_utf8(answer).map_err(|error| format!("its answer is no text: {error}"))?;
-    let read = |xml: &str| Domain::from_xml(xml).map_err(|error| format!("its answer is no domain: {error}"));
-    let (before, after) = (read(given)?.name, read(&text)?.name);
-    if before == after {
-        Ok(text)
-    } else {
-        Err(format!("its answer is a domain called '{after}'; '{before}' is needed"))
-    }
+fn same_domain(given: &str, answer: Vec<u8>) -> Result<String, CallError> {
+    let text = String::from_utf8(answer)?;
+    let (needed, given) = (Domain::from_xml(given)?.name, Domain::from_xml(&text)?.name);
+    if needed == given { Ok(text) } else { Err(CallError::OtherDomain { given, needed }) }
 }
 
 /// Points and their priorities.

@@ -18,7 +18,7 @@
 //! An answer that lacks nothing of it is passed on as it is.
 
 use crate::domain::schema::{QEMU_NAMESPACE, VHOST_USER};
-use crate::xml_tree::{Document, Element, Node};
+use crate::xml_tree::{Document, Element, Node, TreeError};
 
 /// Elements of the domain.
 const OF_DOMAIN: [&str; 2] = ["on_poweroff", "on_crash"];
@@ -34,7 +34,7 @@ const QEMU_PREFIX: &str = "xmlns:qemu";
 /// # Errors
 ///
 /// One of them is no XML.
-pub(super) fn restored(given: &str, answer: String) -> Result<String, String> {
+pub(super) fn restored(given: &str, answer: String) -> Result<String, TreeError> {
     let ours = Document::read(given)?.root;
     let mut theirs = Document::read(&answer)?;
     let before = theirs.root.clone();

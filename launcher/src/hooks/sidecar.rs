@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::cloud_init::{Answer, Given};
-use super::{HookError, Points, Waits};
+use super::{CallError, HookError, Points, Waits};
 
 /// How long a sidecar may take to say what it is, and to hear of the machine's end.
 const SHORT: Duration = Duration::from_secs(10);
@@ -89,10 +89,10 @@ impl Sidecar {
         waits(format!("Info of the hook sidecar {container}"));
         let mut client = InfoClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let told = in_time(SHORT, client.info(InfoParams {})).await;
-        let info = told.map_err(|message| HookError::Call {
+        let info = told.map_err(|source| HookError::Call {
             container: format!("the hook sidecar {container}"),
             call: "Info",
-            message,
+            source,
         })?;
         let version = Version::highest(&info.versions).ok_or_else(|| HookError::Version {
             container: format!("the hook sidecar {container} ({})", info.name),
@@ -103,8 +103,8 @@ impl Sidecar {
     }
 
     /// The error of a call.
-    pub(super) fn failed(&self, call: &'static str, message: String) -> HookError {
-        HookError::Call { container: self.to_string(), call, message }
+    pub(super) fn failed(&self, call: &'static str, source: CallError) -> HookError {
+        HookError::Call { container: self.to_string(), call, source }
     }
 
     pub(super) async fn on_define_domain(&self, xml: &str, vmi: &[u8]) -> Result<Vec<u8>, HookError> {
@@ -121,7 +121,7 @@ impl Sidecar {
             Version::V1Alpha2 => ask!(v1alpha2),
             Version::V1Alpha3 => ask!(v1alpha3),
         };
-        answer.map_err(|message| self.failed(super::ON_DEFINE_DOMAIN, message))
+        answer.map_err(|error| self.failed(super::ON_DEFINE_DOMAIN, error))
     }
 
     pub(super) async fn pre_cloud_init_iso(&self, given: Given, vmi: &[u8]) -> Result<Answer, HookError> {
@@ -139,17 +139,17 @@ impl Sidecar {
             }};
         }
         let answer = match self.version {
-            Version::V1Alpha1 => Err("v1alpha1 does not have it".to_owned()),
+            Version::V1Alpha1 => Err(CallError::Unknown),
             Version::V1Alpha2 => ask!(v1alpha2),
             Version::V1Alpha3 => ask!(v1alpha3),
         };
-        answer.map_err(|message| self.failed(super::PRE_CLOUD_INIT_ISO, message))
+        answer.map_err(|error| self.failed(super::PRE_CLOUD_INIT_ISO, error))
     }
 
     pub(super) async fn shutdown(&self) -> Result<(), HookError> {
         let mut client = v1alpha3::callbacks_client::CallbacksClient::new(self.channel.clone());
         let told = in_time(SHORT, client.shutdown(v1alpha3::ShutdownParams {})).await;
-        told.map(drop).map_err(|message| self.failed(super::SHUTDOWN, message))
+        told.map(drop).map_err(|error| self.failed(super::SHUTDOWN, error))
     }
 }
 
@@ -157,10 +157,7 @@ impl Sidecar {
 async fn in_time<T>(
     limit: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, String> {
-    match timeout(limit, call).await {
-        Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(format!("{}: {}", status.code(), status.message())),
-        Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
-    }
+) -> Result<T, CallError> {
+    let answer = timeout(limit, call).await.map_err(|_| CallError::Late(limit))?;
+    Ok(answer.map_err(CallError::Refused)?.into_inner())
 }

@@ -7,6 +7,7 @@
 //! The instance id is the VM's name and namespace, as upstream has it: cloud-init runs its once-per-instance
 //! parts again when it changes, so it must stay the same across restarts.
 
+use std::error::Error;
 use std::io::{self, Cursor};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -84,8 +85,8 @@ pub trait Change: std::fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Why it makes nothing of it, for people.
-    fn change(&self, seed: Seed) -> Result<Seed, String>;
+    /// Why it makes nothing of it.
+    fn change(&self, seed: Seed) -> Result<Seed, Box<dyn Error + Send + Sync>>;
 }
 
 /// What the disk of `volume` is to hold.

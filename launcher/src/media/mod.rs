@@ -131,8 +131,8 @@ pub enum MediaError {
     #[error("the volume {0} has no usable source")]
     NoSource(String),
     /// A hook sidecar fails.
-    #[error("the cloud-init of the volume {0}: {1}")]
-    Change(String, String),
+    #[error("the cloud-init of the volume {0}")]
+    Change(String, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// A machine has keys in Secrets, and no directory is known for those.
     #[error("spec.accessCredentials[{0}]: Secrets are read in a cluster only")]
     NoCredentials(usize),

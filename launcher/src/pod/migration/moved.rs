@@ -154,7 +154,7 @@ pub(super) fn description(xml: &str, moved: &[Moved], sizes: &Sizes) -> Result<O
     if changed.is_empty() {
         return Ok(None);
     }
-    let mut document = Document::read(xml)?;
+    let mut document = Document::read(xml).map_err(|error| error.to_string())?;
     for devices in document.root.all_mut("devices") {
         for disk in devices.all_mut("disk") {
             let alias = disk.child("alias").and_then(|alias| alias.value("name")).unwrap_or_default();
