@@ -40,6 +40,7 @@ mod answers;
 mod backup;
 mod brought;
 mod credentials;
+mod described;
 mod descriptor;
 mod devices;
 mod downward;

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::Interface;
 use tokio::time::{Instant, sleep};
@@ -137,8 +138,7 @@ async fn has(shared: &Shared, alias: &str) -> Result<bool, String> {
 
 /// The aliases of the machine's interfaces.
 async fn aliases(shared: &Shared) -> Result<Vec<String>, String> {
-    let xml = shared.call(|hypervisor| hypervisor.xml()).await.map_err(|error| error.to_string())?;
-    let domain = Domain::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
+    let domain = shared.described().await.map_err(|error| chain(&error))?;
     Ok(domain.devices.interfaces.into_iter().map(|interface| interface.alias.name).collect())
 }
 

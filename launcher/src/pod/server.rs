@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::error::chain;
 use podvirt_api::v1;
 use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
 use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
@@ -292,15 +293,15 @@ impl Cmd for Server {
     ) -> Answer<cmd::RedefineCheckpointResponse> {
         let request = request.into_inner();
         let done = async {
-            self.mine(request.vmi.as_ref()).map_err(backup::Unknown::Refused)?;
+            self.mine(request.vmi.as_ref())?;
             let checkpoint = serde_json::from_slice(&request.checkpoint);
-            let checkpoint =
-                checkpoint.map_err(|error| backup::Unknown::Refused(format!("checkpoint: {error}")))?;
-            backup::redefine(&self.0, &checkpoint).await
+            let checkpoint = checkpoint.map_err(|error| format!("checkpoint: {error}"))?;
+            Ok::<_, String>(backup::redefine(&self.0, &checkpoint).await)
         };
         let done = done.await;
-        let checkpoint_invalid = matches!(done, Err(backup::Unknown::Invalid(_)));
-        let response = Some(outcome(done.map_err(|error| error.to_string())));
+        let checkpoint_invalid = matches!(done, Ok(Err(backup::Unknown::Invalid(_))));
+        let done = done.and_then(|made| made.map_err(|error| chain(&error)));
+        let response = Some(outcome(done));
         Ok(Response::new(cmd::RedefineCheckpointResponse { response, checkpoint_invalid }))
     }
 

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::{Disk, DriverCache, Volume};
 use podvirt_api::{backup, storage, v1};
@@ -237,12 +238,6 @@ pub(super) async fn change(
     failed
 }
 
-/// The running machine, as the hypervisor describes it.
-async fn described(shared: &Shared) -> Result<Domain, String> {
-    let xml = shared.call(|hypervisor| hypervisor.xml()).await.map_err(|error| error.to_string())?;
-    Domain::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))
-}
-
 /// The device of a volume, also a drive that is empty.
 fn device(domain: Domain, volume: &str) -> Option<xml::Disk> {
     let alias = alias_of(volume);
@@ -263,7 +258,7 @@ async fn plug(
     kept: bool,
     tracking: &Tracking,
 ) -> Result<(), String> {
-    let domain = described(shared).await?;
+    let domain = shared.described().await.map_err(|error| chain(&error))?;
     if has(&domain, volume) {
         return Ok(());
     }
@@ -318,7 +313,7 @@ async fn take_back(shared: &Shared, volume: &str) {
 async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
     dump::may_go(shared, volume)?;
     backup_to::may_go(shared, volume)?;
-    let domain = described(shared).await?;
+    let domain = shared.described().await.map_err(|error| chain(&error))?;
     if has(&domain, volume) {
         info!(volume, "the disk is unplugged");
         let alias = alias_of(volume);
@@ -332,7 +327,7 @@ async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
         });
         unplugged.await.map_err(|error| error.to_string())?;
         let end = Instant::now() + RELEASE;
-        while has(&described(shared).await?, volume) {
+        while has(&shared.described().await.map_err(|error| chain(&error))?, volume) {
             if Instant::now() >= end {
                 return Err(format!("the guest has not let go of its disk within {} s", RELEASE.as_secs()));
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_api::backup::Options;
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::v1::BackupMode;
 use podvirt_proto::domain::Backup;
@@ -16,7 +17,7 @@ use super::describe::{Description, describe};
 use super::follow::{Job, clear, follow};
 use super::room::Room;
 use super::{checkpoint, pull};
-use crate::domain::schema::{Disk, Domain};
+use crate::domain::schema::Disk;
 
 /// When a guest thaws by itself whose file systems were frozen for the begin of a job.
 const FROZEN: Duration = Duration::from_secs(60);
@@ -33,7 +34,7 @@ pub(super) async fn start(
         Some(BackupMode::Pull) => true,
         Some(mode) => return Err(format!("mode: '{mode}': Push and Pull are allowed")),
     };
-    let disks = disks(shared).await?;
+    let disks = shared.described().await.map_err(|error| chain(&error))?.devices.disks;
     if !disks.iter().any(Disk::is_tracked) {
         return Err("changes of none of the machine's disks are tracked".to_owned());
     }
@@ -114,12 +115,4 @@ async fn begin(
         warning = Some(format!("Failed to unfreeze filesystem after backup completion: {error}"));
     }
     begun.map(|()| warning).map_err(|error| error.to_string())
-}
-
-/// The running machine's disks.
-pub(super) async fn disks(shared: &Shared) -> Result<Vec<Disk>, String> {
-    let text = shared.call(|hypervisor| hypervisor.xml()).await.map_err(|error| error.to_string())?;
-    let domain =
-        Domain::from_xml(&text).map_err(|error| format!("the domain's XML cannot be read: {error}"))?;
-    Ok(domain.devices.disks)
 }

@@ -1,11 +1,12 @@
 //! Checkpoints, which libvirt forgets and QEMU's bitmaps keep.
 
 use podvirt_api::backup::Options;
+use podvirt_api::error::chain;
 use podvirt_api::v1::BackupCheckpoint;
 use tracing::{info, warn};
 
+use super::super::described::DescribeError;
 use super::super::shared::Shared;
-use super::begin::disks;
 use crate::domain::schema::Disk;
 use crate::domain::schema::backup as xml;
 use crate::hypervisor::HypervisorError;
@@ -21,7 +22,7 @@ pub(super) async fn without_bitmap(
     since: &str,
 ) -> Result<Vec<String>, String> {
     let checkpoint = BackupCheckpoint { name: Some(since.to_owned()), ..BackupCheckpoint::default() };
-    redefine(shared, &checkpoint).await.map_err(|error| error.to_string())?;
+    redefine(shared, &checkpoint).await.map_err(|error| chain(&error))?;
     let bitmaps = shared.call(|hypervisor| hypervisor.backups()?.bitmaps()).await;
     let bitmaps = bitmaps.map_err(|error| error.to_string())?;
     let has = |disk: &&Disk| bitmaps.get(&disk.alias.name).is_some_and(|names| names.contains(since));
@@ -48,8 +49,14 @@ pub(in super::super) enum Unknown {
     #[error("checkpoint {0}: the disks have no bitmaps of it that can be used")]
     Invalid(String),
     /// The hypervisor says no, for another reason.
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(#[from] HypervisorError),
+    /// The machine's disks are not known.
+    #[error(transparent)]
+    Undescribed(#[from] DescribeError),
+    /// The checkpoint cannot be described.
+    #[error(transparent)]
+    Unwritten(#[from] quick_xml::SeError),
 }
 
 /// Makes a checkpoint known to libvirt, of the disks that have its bitmaps.
@@ -62,14 +69,13 @@ pub(in super::super) async fn redefine(
     checkpoint: &BackupCheckpoint,
 ) -> Result<(), Unknown> {
     let name = checkpoint.name.clone().unwrap_or_default();
-    let refused = |error: HypervisorError| Unknown::Refused(error.to_string());
-    let disks = disks(shared).await.map_err(Unknown::Refused)?;
+    let disks = shared.described().await?.devices.disks;
     let wanted = name.clone();
     let asked = shared.call(move |hypervisor| {
         let backups = hypervisor.backups()?;
         Ok((backups.bitmaps()?, backups.knows(&wanted)?))
     });
-    let (bitmaps, known) = asked.await.map_err(refused)?;
+    let (bitmaps, known) = asked.await?;
     if known {
         return Ok(());
     }
@@ -87,9 +93,9 @@ pub(in super::super) async fn redefine(
         creation_time: made.map(|time| time.0.as_second()),
         disks: xml::CheckpointDisks { all },
     };
-    let description = description.to_xml().map_err(|error| Unknown::Refused(error.to_string()))?;
+    let description = description.to_xml()?;
     let redefined = shared.call(move |hypervisor| hypervisor.backups()?.redefine(&description)).await;
-    if redefined.map_err(refused)? {
+    if redefined? {
         info!(checkpoint = name, "the checkpoint is known to the hypervisor");
         return Ok(());
     }

@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::error::chain;
 use podvirt_api::names::annotation::FORCE_MIGRATION_FAILURE;
 use podvirt_api::names::{condition, path};
 use podvirt_api::storage;
@@ -50,7 +51,6 @@ use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
 use super::{backup, nics, report, volumes};
 use crate::domain::alias_of;
-use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{HypervisorError, Move};
 use crate::life::Ending;
 use crate::life::runner::Wish;
@@ -103,11 +103,10 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
         moved::description(&text, &moved, &sizes)?
     };
-    let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
-    let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
-    nics::may_leave(&xml, &vmi)?;
-    volumes::may_leave(&xml, &vmi)?;
-    let of_vmi = disks::of(&xml, &vmi)?;
+    let domain = shared.described().await.map_err(|error| chain(&error))?;
+    nics::may_leave(&domain, &vmi)?;
+    volumes::may_leave(&domain, &vmi)?;
+    let of_vmi = disks::of(&domain, &vmi)?;
     let to = Move {
         connection: format!("qemu+unix:///session?socket={libvirt}"),
         state: format!("unix://{state}"),
