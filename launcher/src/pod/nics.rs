@@ -27,33 +27,79 @@ use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
-use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::Interface;
+use quick_xml::SeError;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use super::described::DescribeError;
 use super::prepare::{manifest_interfaces, tap};
 use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared};
 use crate::domain::schema::Domain;
-use crate::domain::{Tap, alias_of, plugged};
+use crate::domain::{ConvertError, Tap, alias_of, plugged};
+use crate::hypervisor::HypervisorError;
 
 /// How long a guest has to let go of an interface. A kernel without ACPI's hot-plug waits 5 s before it begins.
 const RELEASE: Duration = Duration::from_secs(15);
 /// Between two looks at that.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// What keeps an interface from coming, from going, or from being left behind.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NicError {
+    /// With this interface.
+    #[error("interface {interface}")]
+    Interface {
+        /// Its name.
+        interface: String,
+        /// What.
+        source: Obstacle,
+    },
+    /// Its tap, or what answers the guest there, cannot be had.
+    #[error(transparent)]
+    Tap(#[from] anyhow::Error),
+}
+
+/// What is wrong with one interface.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// It is not known what the machine has.
+    #[error(transparent)]
+    Undescribed(#[from] DescribeError),
+    /// The hypervisor refuses.
+    #[error(transparent)]
+    Refused(#[from] HypervisorError),
+    /// The device cannot be made.
+    #[error(transparent)]
+    Device(#[from] ConvertError),
+    /// The device cannot be described.
+    #[error(transparent)]
+    Unwritten(#[from] SeError),
+    /// The guest was asked, and keeps it.
+    #[error("the guest has not let go of it within {} s", RELEASE.as_secs())]
+    Kept,
+    /// The machine would leave without it.
+    #[error("it is unplugged, and the guest has not let go of it yet")]
+    Leaving,
+}
+
+impl NicError {
+    fn of<E: Into<Obstacle>>(interface: &str) -> impl FnOnce(E) -> NicError {
+        move |error| NicError::Interface { interface: interface.to_owned(), source: error.into() }
+    }
+}
+
 /// Brings the running machine's interfaces to those of `vmi`, as far as the pod has what they need.
 ///
 /// # Errors
 ///
 /// The hypervisor refuses, or the guest does not let go; the interface is named. What was done stays.
-pub(super) async fn change(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -> Result<(), String> {
+pub(super) async fn change(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -> Result<(), NicError> {
     let known = shared.facts.borrow().interfaces.clone();
-    let named = |name: &str, error: &dyn std::fmt::Display| format!("interface {name}: {error}");
     for name in superfluous(&known, vmi) {
-        unplug(shared, &name).await.map_err(|error| named(&name, &error))?;
+        unplug(shared, &name).await.map_err(NicError::of(&name))?;
         shared.services.send_modify(|services| drop(services.remove(&name)));
         note(shared, &name, None);
     }
@@ -65,16 +111,16 @@ pub(super) async fn change(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -
             sockets.insert(name.clone(), path::netd_socket(index));
         } else {
             let Some(wanted) = taps.iter().find(|tap| tap.name == *name && is_there(tap)) else { continue };
-            let (_, made) = tap(wanted.clone()).map_err(|error| format!("{error:#}"))?;
+            let (_, made) = tap(wanted.clone())?;
             if let Some(place) = services::told(wanted.clone()) {
-                Services::start(shared, vmi, &place).await.map_err(|error| format!("{error:#}"))?;
+                Services::start(shared, vmi, &place).await?;
             }
             tap_of.insert(name.clone(), made);
         }
-        let device = plugged(vmi, interface, &sockets, &tap_of).map_err(|error| named(name, &error))?;
-        let xml = device.to_xml().map_err(|error| named(name, &error))?;
+        let device = plugged(vmi, interface, &sockets, &tap_of).map_err(NicError::of(name))?;
+        let xml = device.to_xml().map_err(NicError::of(name))?;
         info!(interface = name, "the interface is plugged");
-        shared.call(move |hypervisor| hypervisor.plug(&xml)).await.map_err(|error| named(name, &error))?;
+        shared.call(move |hypervisor| hypervisor.plug(&xml)).await.map_err(NicError::of(name))?;
         let new = manifest_interfaces(vmi, &tap_of).into_iter().find(|one| one.name == *name);
         note(shared, name, new);
     }
@@ -113,18 +159,18 @@ fn is_there(tap: &Bridged) -> bool {
 }
 
 /// Has the guest let go of an interface.
-async fn unplug(shared: &Shared, name: &str) -> Result<(), String> {
+async fn unplug(shared: &Shared, name: &str) -> Result<(), Obstacle> {
     let alias = alias_of(name);
     if !has(shared, &alias).await? {
         return Ok(());
     }
     info!(interface = name, "the interface is unplugged");
     let asked = alias.clone();
-    shared.call(move |hypervisor| hypervisor.unplug(&asked)).await.map_err(|error| error.to_string())?;
+    shared.call(move |hypervisor| hypervisor.unplug(&asked)).await?;
     let end = Instant::now() + RELEASE;
     while has(shared, &alias).await? {
         if Instant::now() >= end {
-            return Err(format!("the guest has not let go of it within {} s", RELEASE.as_secs()));
+            return Err(Obstacle::Kept);
         }
         sleep(LOOK).await;
     }
@@ -132,13 +178,13 @@ async fn unplug(shared: &Shared, name: &str) -> Result<(), String> {
 }
 
 /// Whether the machine has an interface with this alias.
-async fn has(shared: &Shared, alias: &str) -> Result<bool, String> {
+async fn has(shared: &Shared, alias: &str) -> Result<bool, DescribeError> {
     Ok(aliases(shared).await?.iter().any(|there| there == alias))
 }
 
 /// The aliases of the machine's interfaces.
-async fn aliases(shared: &Shared) -> Result<Vec<String>, String> {
-    let domain = shared.described().await.map_err(|error| chain(&error))?;
+async fn aliases(shared: &Shared) -> Result<Vec<String>, DescribeError> {
+    let domain = shared.described().await?;
     Ok(domain.devices.interfaces.into_iter().map(|interface| interface.alias.name).collect())
 }
 
@@ -160,7 +206,10 @@ pub(super) async fn arrived(shared: &Shared) {
                 interface.unplugged = !interface.foreign && !there.contains(&alias_of(&interface.name));
             }
         }),
-        Err(error) => warn!(error, "which interfaces the machine has is not known"),
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            warn!(error, "which interfaces the machine has is not known");
+        }
     }
 }
 
@@ -173,17 +222,14 @@ pub(super) async fn arrived(shared: &Shared) {
 pub(super) fn may_leave(
     domain: &Domain,
     vmi: &podvirt_api::v1::VirtualMachineInstance,
-) -> Result<(), String> {
+) -> Result<(), NicError> {
     let wanted = &vmi.spec.domain.devices.interfaces;
     // A specification without any is that of a machine which got its only one by default.
     let kept = |alias: &str| {
         wanted.is_empty() || wanted.iter().any(|one| alias_of(&one.name) == alias && !one.is_absent())
     };
     match domain.devices.interfaces.iter().map(|one| &one.alias.name).find(|alias| !kept(alias)) {
-        Some(alias) => {
-            let name = alias.strip_prefix("ua-").unwrap_or(alias);
-            Err(format!("interface {name}: it is unplugged, and the guest has not let go of it yet"))
-        }
+        Some(alias) => Err(NicError::of(alias.strip_prefix("ua-").unwrap_or(alias))(Obstacle::Leaving)),
         None => Ok(()),
     }
 }

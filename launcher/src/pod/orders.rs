@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::InterfaceState;
 use podvirt_api::{ParseError, VirtualMachineInstance, defaults, validate};
@@ -141,7 +142,7 @@ impl Server {
     async fn change(&self, wanted: &Wanted) -> Result<(), String> {
         let vmi = &wanted.vmi;
         let _one_at_a_time = self.0.changing.lock().await;
-        nics::change(&self.0, vmi).await?;
+        nics::change(&self.0, vmi).await.map_err(|error| chain(&error))?;
         let changes = links(&self.0.facts.borrow().interfaces, vmi);
         for (name, up) in changes {
             info!(interface = name, up, "the link changes");

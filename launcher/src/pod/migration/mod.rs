@@ -104,7 +104,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         moved::description(&text, &moved, &sizes)?
     };
     let domain = shared.described().await.map_err(|error| chain(&error))?;
-    nics::may_leave(&domain, &vmi)?;
+    nics::may_leave(&domain, &vmi).map_err(|error| chain(&error))?;
     volumes::may_leave(&domain, &vmi)?;
     let of_vmi = disks::of(&domain, &vmi)?;
     let to = Move {
