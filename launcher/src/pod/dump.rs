@@ -16,26 +16,42 @@ use tracing::{info, warn};
 use super::report::{millis, now};
 use super::shared::Shared;
 
+/// Why the guest's memory is not written, or its file not let go of.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DumpError {
+    /// The VMI does not know the file.
+    #[error("dumpPath: no volume of the VMI's status has the file '{0}'")]
+    UnknownFile(String),
+    /// Another dump is being written.
+    #[error("the guest's memory is being written to {0} already")]
+    Busy(String),
+    /// The file is not here.
+    #[error("volume {0}: the file of its memory dump has not been handed over")]
+    NotHandedOver(String),
+    /// The dump is being written to it.
+    #[error("the guest's memory is being written to {0}")]
+    Written(String),
+}
+
 /// Begins to write the guest's memory to `file`, which the status of the VMI names.
 ///
 /// # Errors
 ///
 /// The file was not handed over, or another dump is being written.
-pub(super) fn begin(shared: &Arc<Shared>, vmi: &VirtualMachineInstance, file: &str) -> Result<(), String> {
+pub(super) fn begin(shared: &Arc<Shared>, vmi: &VirtualMachineInstance, file: &str) -> Result<(), DumpError> {
     let told = vmi.status.volume_status.iter().find(|told| memory_dump::file(told) == Some(file));
     let volume = told.map(|told| told.name.clone());
-    let volume =
-        volume.ok_or_else(|| format!("dumpPath: no volume of the VMI's status has the file '{file}'"))?;
+    let volume = volume.ok_or_else(|| DumpError::UnknownFile(file.to_owned()))?;
     let known = shared.facts.borrow().dump.clone();
     match known {
         Some(known) if known.file == file => return Ok(()),
         Some(known) if is_being_written(&known) => {
-            return Err(format!("the guest's memory is being written to {} already", known.file));
+            return Err(DumpError::Busy(known.file));
         }
         _ => {}
     }
     if !shared.held.has(&volume) {
-        return Err(format!("volume {volume}: the file of its memory dump has not been handed over"));
+        return Err(DumpError::NotHandedOver(volume));
     }
     let mut dump = MemoryDump {
         file: file.to_owned(),
@@ -72,10 +88,10 @@ fn is_being_written(dump: &MemoryDump) -> bool {
 /// # Errors
 ///
 /// A dump is being written to it.
-pub(super) fn may_go(shared: &Shared, volume: &str) -> Result<(), String> {
+pub(super) fn may_go(shared: &Shared, volume: &str) -> Result<(), DumpError> {
     let facts = shared.facts.borrow();
     match facts.dump.as_ref().filter(|dump| dump.volume == volume && is_being_written(dump)) {
-        Some(dump) => Err(format!("the guest's memory is being written to {}", dump.file)),
+        Some(dump) => Err(DumpError::Written(dump.file.clone())),
         None => Ok(()),
     }
 }
@@ -100,15 +116,15 @@ mod tests {
     #[tokio::test]
     async fn a_dump_wants_its_file_and_is_written_once() {
         let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
-        let other = begin(&shared, &vmi(), "g").unwrap_err();
+        let other = begin(&shared, &vmi(), "g").unwrap_err().to_string();
         assert_eq!(other, "dumpPath: no volume of the VMI's status has the file 'g'");
-        let early = begin(&shared, &vmi(), "f").unwrap_err();
+        let early = begin(&shared, &vmi(), "f").unwrap_err().to_string();
         assert_eq!(early, "volume dump: the file of its memory dump has not been handed over");
         let running = MemoryDump { file: "e".into(), volume: "dump".into(), ..MemoryDump::default() };
         shared.facts.send_modify(|facts| facts.dump = Some(running.clone()));
-        let busy = begin(&shared, &vmi(), "f").unwrap_err();
+        let busy = begin(&shared, &vmi(), "f").unwrap_err().to_string();
         assert_eq!(busy, "the guest's memory is being written to e already");
-        assert_eq!(may_go(&shared, "dump").unwrap_err(), "the guest's memory is being written to e");
+        assert_eq!(may_go(&shared, "dump"), Err(DumpError::Written("e".to_owned())));
         assert_eq!(may_go(&shared, "data"), Ok(()));
         let ended = MemoryDump { file: "f".into(), ended_at_ms: Some(1), ..running };
         shared.facts.send_modify(|facts| facts.dump = Some(ended.clone()));

@@ -153,7 +153,7 @@ impl Server {
                 facts.interfaces.iter_mut().filter(|i| i.name == name).for_each(|i| i.up = up);
             });
         }
-        volumes::change(&self.0, vmi, &wanted.json).await?;
+        volumes::change(&self.0, vmi, &wanted.json).await.map_err(|error| chain(&error))?;
         growth::follow(&self.0, &wanted.json).await
     }
 
@@ -170,7 +170,8 @@ impl Server {
             }
         }
         migration::admit(&wanted.json)?;
-        volumes::awaited(&self.0, &wanted.vmi, &wanted.json).await?;
+        let awaited = volumes::awaited(&self.0, &wanted.vmi, &wanted.json).await;
+        awaited.map_err(|error| chain(&error))?;
         self.attempt(wanted).await
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
@@ -89,7 +89,7 @@ pub(super) async fn prepare(
     let plugged = match wanted.incoming {
         // It brings its own description of them.
         true => BTreeMap::new(),
-        false => volumes::images(shared, &vmi, &told, &tracking).await.map_err(Error::msg)?,
+        false => volumes::images(shared, &vmi, &told, &tracking).await?,
     };
     let vmi = &volumes::without_absent(&vmi, &plugged);
     let (accelerator, reason) = accelerator::choose();

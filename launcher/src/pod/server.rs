@@ -267,7 +267,7 @@ impl Cmd for Server {
             let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
             let vmi: Box<v1::VirtualMachineInstance> =
                 serde_json::from_slice(&json).map_err(|error| format!("vmi: {error}"))?;
-            dump::begin(&self.0, &vmi, &request.dump_path)
+            dump::begin(&self.0, &vmi, &request.dump_path).map_err(|error| error.to_string())
         });
         Ok(Response::new(outcome(begun)))
     }

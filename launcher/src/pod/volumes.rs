@@ -31,32 +31,106 @@
 //! What fails with one volume does not keep the others from coming and going; the first failure is told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::{Disk, DriverCache, Volume};
 use podvirt_api::{backup, storage, v1};
+use quick_xml::SeError;
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use super::described::DescribeError;
+use super::dump::DumpError;
 use super::held::{set_direct, size};
 use super::shared::Shared;
 use super::{backup as backup_to, dump};
 use crate::domain::schema::{self as xml, Domain};
-use crate::domain::{Image, ImageFormat, Place, alias_of, plugged_disk, with_medium};
+use crate::domain::{ConvertError, Image, ImageFormat, Place, alias_of, plugged_disk, with_medium};
 use crate::fdset;
-use crate::media::claims;
+use crate::hypervisor::HypervisorError;
 use crate::media::overlay::{self, Tracking};
 use crate::media::probe::seen;
+use crate::media::{MediaError, claims};
 
 /// How long a guest has to let go of a disk.
 const RELEASE: Duration = Duration::from_secs(15);
 /// Between two looks at that.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// What keeps a volume from coming, from going, or from being left behind.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VolumeError {
+    /// With this volume.
+    #[error("volume {volume}")]
+    Volume {
+        /// Its name.
+        volume: String,
+        /// What.
+        source: Obstacle,
+    },
+    /// The VMI cannot be read.
+    #[error("vmi")]
+    Vmi(#[from] serde_json::Error),
+    /// The other node's hypervisor has the disks of before.
+    #[error("while the machine moves to another node, no disk is plugged or unplugged")]
+    Moving,
+}
+
+/// What is wrong with one volume.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// It is not known what the machine has.
+    #[error(transparent)]
+    Undescribed(#[from] DescribeError),
+    /// The hypervisor refuses.
+    #[error(transparent)]
+    Refused(#[from] HypervisorError),
+    /// Its device cannot be made.
+    #[error(transparent)]
+    Device(#[from] ConvertError),
+    /// Its device cannot be described.
+    #[error(transparent)]
+    Unwritten(#[from] SeError),
+    /// Its disk cannot be looked at, or made ready.
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+    /// Its overlay cannot be made.
+    #[error(transparent)]
+    Overlay(#[from] MediaError),
+    /// The thread that looks at its disk has failed.
+    #[error(transparent)]
+    Thread(#[from] JoinError),
+    /// The specification has no disk for it.
+    #[error("spec.domain.devices.disks has no disk of this name")]
+    NoDisk,
+    /// Its disk is not here yet.
+    #[error("its disk has not been handed over on this node yet")]
+    NotHandedOver,
+    /// The guest's memory is being written to it.
+    #[error(transparent)]
+    Dumped(#[from] DumpError),
+    /// A backup is being written to it.
+    #[error("{0}")]
+    BackedUp(String),
+    /// The guest was asked, and keeps its disk.
+    #[error("the guest has not let go of its disk within {} s", RELEASE.as_secs())]
+    Kept,
+    /// The machine would leave without it.
+    #[error("it is unplugged, and the guest has not let go of its disk yet")]
+    Leaving,
+}
+
+impl VolumeError {
+    fn of<E: Into<Obstacle>>(volume: &str) -> impl FnOnce(E) -> VolumeError {
+        move |error| VolumeError::Volume { volume: volume.to_owned(), source: error.into() }
+    }
+}
 
 /// The machine without the disks of hotpluggable volumes whose disks are not here; without any of these where nothing is `here`.
 pub(super) fn without_absent(
@@ -104,7 +178,7 @@ pub(super) async fn images(
     vmi: &VirtualMachineInstance,
     told: &BTreeMap<String, v1::PersistentVolumeClaimInfo>,
     tracking: &Tracking,
-) -> Result<BTreeMap<String, Image>, String> {
+) -> Result<BTreeMap<String, Image>, VolumeError> {
     let mut images = BTreeMap::new();
     for disk in &vmi.spec.domain.devices.disks {
         let volume = disk.name.as_str();
@@ -115,11 +189,11 @@ pub(super) async fn images(
             let image = image(shared, volume, is_kept(told, volume), tracking).await?;
             let direct = image.direct && past_page_cache(disk);
             if let Some(device) = shared.held.device(volume) {
-                set_direct(&device, direct).map_err(|error| error.to_string())?;
+                set_direct(&device, direct)?;
             }
-            Ok::<_, String>(Image { direct, ..image })
+            Ok::<_, Obstacle>(Image { direct, ..image })
         };
-        let ready = ready.await.map_err(|error| format!("volume {volume}: {error}"))?;
+        let ready = ready.await.map_err(VolumeError::of(volume))?;
         images.insert(volume.to_owned(), ready);
     }
     Ok(images)
@@ -131,7 +205,7 @@ fn is_kept(told: &BTreeMap<String, v1::PersistentVolumeClaimInfo>, volume: &str)
 }
 
 /// The image of a volume whose disk is here, as QEMU finds it.
-async fn image(shared: &Shared, volume: &str, kept: bool, tracking: &Tracking) -> Result<Image, String> {
+async fn image(shared: &Shared, volume: &str, kept: bool, tracking: &Tracking) -> Result<Image, Obstacle> {
     let device = shared.held.device(volume);
     let image = match &device {
         Some(_) => Image { place: Place::Block, ..Image::new(fdset::place(volume), ImageFormat::Raw) },
@@ -145,7 +219,7 @@ async fn image(shared: &Shared, volume: &str, kept: bool, tracking: &Tracking) -
         let length = |path: &Path| device.map_or_else(|| claims::length(path), |device| size(&device));
         tracking.of_length(&volume, Image { kept, direct, ..image }, length)
     });
-    ready.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    Ok(ready.await??)
 }
 
 /// The disks of a machine whose changes are tracked.
@@ -163,28 +237,21 @@ pub(super) async fn awaited(
     shared: &Shared,
     vmi: &VirtualMachineInstance,
     json: &[u8],
-) -> Result<(), String> {
-    let wire = wire(json)?;
+) -> Result<(), VolumeError> {
+    let wire: Box<v1::VirtualMachineInstance> = serde_json::from_slice(json)?;
     let tracking = tracking(&wire, true);
     for volume in brought(&wire) {
         if !shared.held.has(volume) {
-            return Err(format!("volume {volume}: its disk has not been handed over on this node yet"));
+            return Err(VolumeError::of(volume)(Obstacle::NotHandedOver));
         }
         let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume);
         if let Some((device, disk)) = shared.held.device(volume).zip(disk) {
-            let ready = set_direct(&device, past_page_cache(disk));
-            ready.map_err(|error| format!("volume {volume}: {error}"))?;
+            set_direct(&device, past_page_cache(disk)).map_err(VolumeError::of(volume))?;
         }
         // virt-controller gives the target a backend claim of its own where the source's is ReadWriteOnce: the overlay is made there.
-        let overlaid = image(shared, volume, false, &tracking).await;
-        overlaid.map_err(|error| format!("volume {volume}: {error}"))?;
+        image(shared, volume, false, &tracking).await.map_err(VolumeError::of(volume))?;
     }
     Ok(())
-}
-
-/// The VMI as the handler has sent it.
-fn wire(json: &[u8]) -> Result<Box<v1::VirtualMachineInstance>, String> {
-    serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))
 }
 
 /// Names of the volumes whose disks are plugged into the machine, by its status.
@@ -202,28 +269,28 @@ pub(super) async fn change(
     shared: &Arc<Shared>,
     vmi: &VirtualMachineInstance,
     json: &[u8],
-) -> Result<(), String> {
+) -> Result<(), VolumeError> {
     let wanted: Vec<&str> =
         vmi.spec.volumes.iter().filter(|volume| volume.is_hotpluggable()).map(|v| v.name.as_str()).collect();
     let held = shared.held.names();
     if wanted.is_empty() && held.is_empty() {
         return Ok(());
     }
-    let wire = wire(json)?;
+    let wire: Box<v1::VirtualMachineInstance> = serde_json::from_slice(json)?;
     // A backup writes into the directories of these.
     let is_utility = |name: &str| storage::is_utility(&wire, name);
     if shared.facts.borrow().migration.as_ref().is_some_and(podvirt_proto::migration::Migration::is_running) {
-        return Err("while the machine moves to another node, no disk is plugged or unplugged".to_owned());
+        return Err(VolumeError::Moving);
     }
     let told = storage::told(&wire);
     let tracking = tracking(&wire, false);
     let mut failed = Ok(());
-    let mut done = |volume: &str, result: Result<(), String>| {
-        let result = result.map_err(|error| format!("volume {volume}: {error}"));
+    let mut done = |volume: &str, result: Result<(), Obstacle>| {
+        let result = result.map_err(VolumeError::of(volume));
         if failed.is_ok() {
             failed = result;
         } else if let Err(error) = result {
-            warn!(error, "a disk is not plugged or unplugged");
+            warn!(error = &error as &dyn std::error::Error, "a disk is not plugged or unplugged");
         }
     };
     for name in held.iter().filter(|name| !wanted.contains(&name.as_str()) && !is_utility(name)) {
@@ -257,28 +324,23 @@ async fn plug(
     volume: &str,
     kept: bool,
     tracking: &Tracking,
-) -> Result<(), String> {
-    let domain = shared.described().await.map_err(|error| chain(&error))?;
+) -> Result<(), Obstacle> {
+    let domain = shared.described().await?;
     if has(&domain, volume) {
         return Ok(());
     }
     let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume);
-    let disk = disk.ok_or("spec.domain.devices.disks has no disk of this name")?;
+    let disk = disk.ok_or(Obstacle::NoDisk)?;
     let image = image(shared, volume, kept, tracking).await?;
     let (device, is_drive) = match self::device(domain.clone(), volume) {
-        Some(drive) => {
-            let changed = with_medium(drive, Some((&image.path, image.place)));
-            (changed.map_err(|error| error.to_string())?, true)
-        }
-        None => (plugged_disk(vmi, disk, &image, &domain).map_err(|error| error.to_string())?, false),
+        Some(drive) => (with_medium(drive, Some((&image.path, image.place)))?, true),
+        None => (plugged_disk(vmi, disk, &image, &domain)?, false),
     };
-    let xml = device.to_xml().map_err(|error| error.to_string())?;
+    let xml = device.to_xml()?;
     if let Some(file) = shared.held.device(volume) {
-        set_direct(&file, device.driver.cache.as_deref() == Some(DriverCache::None.as_str()))
-            .map_err(|error| error.to_string())?;
+        set_direct(&file, device.driver.cache.as_deref() == Some(DriverCache::None.as_str()))?;
         let set = fdset::number(volume);
-        let handed = shared.call(move |hypervisor| hypervisor.hand_over(&file, set)).await;
-        handed.map_err(|error| error.to_string())?;
+        shared.call(move |hypervisor| hypervisor.hand_over(&file, set)).await?;
     }
     let plugged = shared.call(move |hypervisor| match is_drive {
         true => hypervisor.change_medium(&xml),
@@ -286,7 +348,7 @@ async fn plug(
     });
     if let Err(error) = plugged.await {
         take_back(shared, volume).await;
-        return Err(error.to_string());
+        return Err(error.into());
     }
     info!(volume, target = device.target.dev, "the disk is plugged");
     // The report is to tell of it at once.
@@ -310,26 +372,25 @@ async fn take_back(shared: &Shared, volume: &str) {
 }
 
 /// Has the guest let go of the disk of a volume, and closes the disk.
-async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
+async fn unplug(shared: &Shared, volume: &str) -> Result<(), Obstacle> {
     dump::may_go(shared, volume)?;
-    backup_to::may_go(shared, volume)?;
-    let domain = shared.described().await.map_err(|error| chain(&error))?;
+    backup_to::may_go(shared, volume).map_err(Obstacle::BackedUp)?;
+    let domain = shared.described().await?;
     if has(&domain, volume) {
         info!(volume, "the disk is unplugged");
         let alias = alias_of(volume);
         let drive = device(domain, volume).filter(xml::Disk::is_drive);
-        let empty = drive.map(|drive| with_medium(drive, None)).transpose();
-        let empty = empty.map_err(|error| error.to_string())?.map(|drive| drive.to_xml()).transpose();
-        let empty = empty.map_err(|error| error.to_string())?;
+        let empty = drive.map(|drive| with_medium(drive, None)).transpose()?;
+        let empty = empty.map(|drive| drive.to_xml()).transpose()?;
         let unplugged = shared.call(move |hypervisor| match empty {
             Some(drive) => hypervisor.change_medium(&drive),
             None => hypervisor.unplug(&alias),
         });
-        unplugged.await.map_err(|error| error.to_string())?;
+        unplugged.await?;
         let end = Instant::now() + RELEASE;
-        while has(&shared.described().await.map_err(|error| chain(&error))?, volume) {
+        while has(&shared.described().await?, volume) {
             if Instant::now() >= end {
-                return Err(format!("the guest has not let go of its disk within {} s", RELEASE.as_secs()));
+                return Err(Obstacle::Kept);
             }
             sleep(LOOK).await;
         }
@@ -349,12 +410,10 @@ async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
 /// # Errors
 ///
 /// The guest has not let go of the disk of a volume that is not in the specification any more. The volume is named.
-pub(super) fn may_leave(domain: &Domain, vmi: &v1::VirtualMachineInstance) -> Result<(), String> {
+pub(super) fn may_leave(domain: &Domain, vmi: &v1::VirtualMachineInstance) -> Result<(), VolumeError> {
     let stays = |volume: &str| vmi.spec.volumes.iter().any(|one| one.name == volume);
     match brought(vmi).find(|volume| !stays(volume) && has(domain, volume)) {
-        Some(volume) => {
-            Err(format!("volume {volume}: it is unplugged, and the guest has not let go of its disk yet"))
-        }
+        Some(volume) => Err(VolumeError::of(volume)(Obstacle::Leaving)),
         None => Ok(()),
     }
 }

@@ -105,7 +105,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     };
     let domain = shared.described().await.map_err(|error| chain(&error))?;
     nics::may_leave(&domain, &vmi).map_err(|error| chain(&error))?;
-    volumes::may_leave(&domain, &vmi)?;
+    volumes::may_leave(&domain, &vmi).map_err(|error| chain(&error))?;
     let of_vmi = disks::of(&domain, &vmi)?;
     let to = Move {
         connection: format!("qemu+unix:///session?socket={libvirt}"),
