@@ -19,6 +19,7 @@ use std::time::Duration;
 use podvirt_proto::migration::Migration;
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::task::JoinError;
 use tokio::time::sleep;
 use tracing::error;
 
@@ -33,14 +34,30 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// How often a timer tries to thaw, and the pause between two attempts.
 const ATTEMPTS: (u32, Duration) = (6, Duration::from_secs(10));
 
-/// Why a freeze is refused while the machine moves.
-const MOVES: &str =
-    "the machine moves to another node: its file systems can be frozen once it is there, or has stayed";
-/// Why a migration is refused while the agent is at a freeze or a thaw.
-const BUSY: &str = "the guest's file systems are just being frozen or thawed: migrate the machine afterwards";
-/// Why a migration is refused while the guest is frozen.
-const FROZEN: &str = "the guest's file systems are frozen, or may be: migrate the machine once they are thawed, by the \
-                      subresource unfreeze or by the time limit of the freeze";
+/// Why the guest is not frozen or thawed, or the machine does not move.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FreezeError {
+    /// A freeze while the machine moves.
+    #[error(
+        "the machine moves to another node: its file systems can be frozen once it is there, or has stayed"
+    )]
+    Moves,
+    /// A migration while the agent is at a freeze or a thaw.
+    #[error("the guest's file systems are just being frozen or thawed: migrate the machine afterwards")]
+    Busy,
+    /// A migration while the guest is frozen.
+    #[error(
+        "the guest's file systems are frozen, or may be: migrate the machine once they are thawed, by the subresource unfreeze or \
+         by the time limit of the freeze"
+    )]
+    Frozen,
+    /// The agent does not do it.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The task that tells the agent has failed.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+}
 
 /// The guest whose file systems are frozen.
 pub(super) trait Guest: Clone + Send + Sync + 'static {
@@ -88,18 +105,22 @@ pub(super) struct Freezes(Arc<Mutex<Last>>);
 
 impl Freezes {
     /// Freezes the guest, for at most `limit`.
-    pub(super) async fn freeze<G: Guest>(&self, guest: G, limit: Option<Duration>) -> Result<(), String> {
+    pub(super) async fn freeze<G: Guest>(
+        &self,
+        guest: G,
+        limit: Option<Duration>,
+    ) -> Result<(), FreezeError> {
         let freezes = self.clone();
         let work = tokio::spawn(async move {
             let mut last = freezes.0.lock().await;
             if guest.is_moving() {
-                return Err(MOVES.to_owned());
+                return Err(FreezeError::Moves);
             }
             let result = guest.tell(FREEZE).await;
             let silent = matches!(result, Err(AgentError::Refused(HypervisorError::Silent { .. })));
             let refused = matches!(result, Err(AgentError::Refused(HypervisorError::Refused { .. })));
             let again = refused && guest.is_frozen();
-            let result = if again { Ok(()) } else { result.map_err(|e| e.to_string()) };
+            let result = if again { Ok(()) } else { result.map_err(FreezeError::from) };
             match limit {
                 None if again => return result,
                 // What was before stands, an older freeze's timer among it.
@@ -115,20 +136,20 @@ impl Freezes {
             }
             result
         });
-        work.await.map_err(|e| e.to_string())?
+        work.await?
     }
 
     /// Thaws the guest.
-    pub(super) async fn thaw<G: Guest>(&self, guest: G) -> Result<(), String> {
+    pub(super) async fn thaw<G: Guest>(&self, guest: G) -> Result<(), FreezeError> {
         let freezes = self.clone();
         let work = tokio::spawn(async move {
             let mut last = freezes.0.lock().await;
             guest.tell(THAW).await?;
             *last = Last { number: last.number + 1, unsure: false };
             guest.set_frozen(false);
-            Ok::<_, AgentError>(())
+            Ok::<_, FreezeError>(())
         });
-        work.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+        work.await?
     }
 
     /// Makes sure that the guest is not frozen, and that no freeze begins while the result is held.
@@ -136,9 +157,9 @@ impl Freezes {
     /// # Errors
     ///
     /// It is frozen, or may be.
-    pub(super) fn none<G: Guest>(&self, guest: &G) -> Result<MutexGuard<'_, Last>, String> {
-        let last = self.0.try_lock().map_err(|_| BUSY.to_owned())?;
-        if last.unsure || guest.is_frozen() { Err(FROZEN.to_owned()) } else { Ok(last) }
+    pub(super) fn none<G: Guest>(&self, guest: &G) -> Result<MutexGuard<'_, Last>, FreezeError> {
+        let last = self.0.try_lock().map_err(|_| FreezeError::Busy)?;
+        if last.unsure || guest.is_frozen() { Err(FreezeError::Frozen) } else { Ok(last) }
     }
 
     /// The timer of the freeze `number`.
@@ -318,10 +339,10 @@ mod tests {
             async move { freezes.freeze(guest, LIMIT).await }
         });
         assert_eq!(heard.recv().await, Some(FREEZE));
-        assert_eq!(freezes.none(&guest).unwrap_err(), BUSY);
+        assert!(matches!(freezes.none(&guest), Err(FreezeError::Busy)));
         gate.notify_one();
         call.await.unwrap().unwrap();
-        assert_eq!(freezes.none(&guest).unwrap_err(), FROZEN);
+        assert!(matches!(freezes.none(&guest), Err(FreezeError::Frozen)));
         assert_eq!(heard.recv().await, Some(THAW));
         gate.notify_one();
         drop(freezes.0.lock().await);
@@ -333,7 +354,7 @@ mod tests {
         freezes.freeze(guest.clone(), LIMIT).await.unwrap_err();
         assert_eq!(heard.recv().await, Some(FREEZE));
         assert!(!guest.is_frozen());
-        assert_eq!(freezes.none(&guest).unwrap_err(), FROZEN);
+        assert!(matches!(freezes.none(&guest), Err(FreezeError::Frozen)));
         assert_eq!(heard.recv().await, Some(THAW));
         gate.notify_one();
         drop(freezes.0.lock().await);
@@ -345,7 +366,7 @@ mod tests {
         let (guest, mut heard) = guest(None);
         let freezes = Freezes::default();
         *guest.0.moving.lock().unwrap() = true;
-        assert_eq!(freezes.freeze(guest.clone(), LIMIT).await.unwrap_err(), MOVES);
+        assert!(matches!(freezes.freeze(guest.clone(), LIMIT).await, Err(FreezeError::Moves)));
         heard.try_recv().unwrap_err();
         assert!(!guest.is_frozen());
         *guest.0.moving.lock().unwrap() = false;

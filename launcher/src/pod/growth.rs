@@ -13,14 +13,31 @@ use tracing::{info, warn};
 use super::held::size;
 use super::shared::Shared;
 use crate::domain::alias_of;
+use crate::hypervisor::HypervisorError;
 use crate::media::claims::possible;
+
+/// Why a disk does not grow.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GrowthError {
+    /// The VMI cannot be read.
+    #[error("vmi")]
+    Vmi(#[from] serde_json::Error),
+    /// The hypervisor refuses.
+    #[error("volume {volume}")]
+    Refused {
+        /// The disk's volume.
+        volume: String,
+        /// Why.
+        source: HypervisorError,
+    },
+}
 
 /// Has the disks of the running machine grow as far as their claims have.
 ///
 /// # Errors
 ///
 /// The hypervisor refuses; the volume is named.
-pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), String> {
+pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), GrowthError> {
     let Written { told, plugged } = written(json)?;
     for (volume, told) in told {
         let device = shared.held.device(&volume);
@@ -40,8 +57,10 @@ pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), Stri
         };
         let alias = alias_of(&volume);
         let grown = shared.call(move |hypervisor| hypervisor.grow(&alias, size)).await;
-        if grown.map_err(|error| format!("volume {volume}: {error}"))? {
-            info!(volume, size, "the disk has grown with its claim");
+        match grown {
+            Ok(true) => info!(volume, size, "the disk has grown with its claim"),
+            Ok(false) => {}
+            Err(source) => return Err(GrowthError::Refused { volume, source }),
         }
     }
     Ok(())
@@ -57,8 +76,8 @@ struct Written {
 }
 
 /// The volumes of a VMI on claims that the guest writes to.
-fn written(json: &[u8]) -> Result<Written, String> {
-    let vmi: Box<VirtualMachineInstance> = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
+fn written(json: &[u8]) -> serde_json::Result<Written> {
+    let vmi: Box<VirtualMachineInstance> = serde_json::from_slice(json)?;
     let mut told = told(&vmi);
     let disks = vmi.spec.domain.devices.disks.iter().filter(|disk| disk.cdrom.is_none());
     let volumes = disks.filter_map(|disk| vmi.spec.volumes.iter().find(|volume| volume.name == disk.name));

@@ -154,7 +154,7 @@ impl Server {
             });
         }
         volumes::change(&self.0, vmi, &wanted.json).await.map_err(|error| chain(&error))?;
-        growth::follow(&self.0, &wanted.json).await
+        growth::follow(&self.0, &wanted.json).await.map_err(|error| chain(&error))
     }
 
     /// Makes ready for the machine to come from another node.
@@ -194,7 +194,8 @@ impl Server {
     pub(super) async fn freeze(&self, request: &cmd::FreezeRequest) -> Result<(), String> {
         self.mine(request.vmi.as_ref())?;
         let seconds = u64::try_from(request.unfreeze_timeout_seconds).ok().filter(|seconds| *seconds > 0);
-        self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await?;
+        let frozen = self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await;
+        frozen.map_err(|error| chain(&error))?;
         kept::write_out(&[path::NVRAM, path::SWTPM]).await;
         Ok(())
     }

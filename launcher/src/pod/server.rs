@@ -120,7 +120,7 @@ impl Cmd for Server {
 
     async fn unfreeze_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
         let result = match self.mine(request.into_inner().vmi.as_ref()) {
-            Ok(()) => self.0.freezes.thaw(Arc::clone(&self.0)).await,
+            Ok(()) => self.0.freezes.thaw(Arc::clone(&self.0)).await.map_err(|error| chain(&error)),
             Err(error) => Err(error),
         };
         Ok(Response::new(outcome(result)))

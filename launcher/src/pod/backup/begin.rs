@@ -104,6 +104,7 @@ async fn begin(
         match shared.freezes.freeze(Arc::clone(shared), Some(FROZEN)).await {
             Ok(()) => frozen = true,
             Err(error) => {
+                let error = chain(&error);
                 warn!(error, "the guest's file systems are not frozen for the backup");
                 warning = Some(format!("Failed freezing guest filesystem: {error}"));
             }
@@ -111,6 +112,7 @@ async fn begin(
     }
     let begun = shared.call(move |hypervisor| hypervisor.backups()?.begin(&job, &checkpoint)).await;
     if frozen && let Err(error) = shared.freezes.thaw(Arc::clone(shared)).await {
+        let error = chain(&error);
         warn!(error, "the guest's file systems thaw by their time limit");
         warning = Some(format!("Failed to unfreeze filesystem after backup completion: {error}"));
     }

@@ -120,7 +120,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         held: false,
     };
     let mut begun = false;
-    let not_frozen = shared.freezes.none(shared)?;
+    let not_frozen = shared.freezes.none(shared).map_err(|error| error.to_string())?;
     shared.facts.send_if_modified(|facts| {
         let busy = facts.migration.as_ref().is_some_and(|m| m.is_running() || m.uid == *uid);
         begun = !busy && facts.ended.is_none();

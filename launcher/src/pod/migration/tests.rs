@@ -159,7 +159,7 @@ async fn a_frozen_guest_stays_until_it_is_thawed_and_one_that_moves_is_not_froze
     assert_eq!(*fake.moves.lock().unwrap(), []);
     shared.freezes.thaw(Arc::clone(&shared)).await.unwrap();
     begin(&shared, request("a")).await.unwrap();
-    let why = shared.freezes.freeze(Arc::clone(&shared), None).await.unwrap_err();
+    let why = shared.freezes.freeze(Arc::clone(&shared), None).await.unwrap_err().to_string();
     assert!(why.starts_with("the machine moves to another node"), "{why}");
     let told = fake.agent.lock().unwrap().clone();
     let told: Vec<&str> = told.iter().map(|t| if t.contains("thaw") { "thaw" } else { "freeze" }).collect();
