@@ -278,7 +278,8 @@ impl Cmd for Server {
             self.mine(request.vmi.as_ref())?;
             let options =
                 serde_json::from_slice(&request.options).map_err(|error| format!("options: {error}"))?;
-            backup::command(&self.0, &self.0.identity.name, options).await
+            let done = backup::command(&self.0, &self.0.identity.name, options).await;
+            done.map_err(|error| chain(&error))
         };
         let done = done.await;
         if let Err(message) = &done {

@@ -45,6 +45,7 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use super::backup::UnderWay;
 use super::described::DescribeError;
 use super::dump::DumpError;
 use super::held::{set_direct, size};
@@ -116,8 +117,8 @@ pub(super) enum Obstacle {
     #[error(transparent)]
     Dumped(#[from] DumpError),
     /// A backup is being written to it.
-    #[error("{0}")]
-    BackedUp(String),
+    #[error(transparent)]
+    BackedUp(#[from] UnderWay),
     /// The guest was asked, and keeps its disk.
     #[error("the guest has not let go of its disk within {} s", RELEASE.as_secs())]
     Kept,
@@ -374,7 +375,7 @@ async fn take_back(shared: &Shared, volume: &str) {
 /// Has the guest let go of the disk of a volume, and closes the disk.
 async fn unplug(shared: &Shared, volume: &str) -> Result<(), Obstacle> {
     dump::may_go(shared, volume)?;
-    backup_to::may_go(shared, volume).map_err(Obstacle::BackedUp)?;
+    backup_to::may_go(shared, volume)?;
     let domain = shared.described().await?;
     if has(&domain, volume) {
         info!(volume, "the disk is unplugged");

@@ -16,8 +16,9 @@ use super::super::shared::Shared;
 use super::describe::{Description, describe};
 use super::follow::{Job, clear, follow};
 use super::room::Room;
-use super::{checkpoint, pull};
+use super::{BackupError, checkpoint, pull};
 use crate::domain::schema::Disk;
+use crate::hypervisor::HypervisorError;
 
 /// When a guest thaws by itself whose file systems were frozen for the begin of a job.
 const FROZEN: Duration = Duration::from_secs(60);
@@ -28,20 +29,21 @@ pub(super) async fn start(
     machine: &str,
     mut backup: Backup,
     options: Options,
-) -> Result<(), String> {
+) -> Result<(), BackupError> {
     let pulls = match &options.mode {
         None | Some(BackupMode::Push) => false,
         Some(BackupMode::Pull) => true,
-        Some(mode) => return Err(format!("mode: '{mode}': Push and Pull are allowed")),
+        Some(mode) => return Err(BackupError::Mode(mode.to_string())),
     };
-    let disks = shared.described().await.map_err(|error| chain(&error))?.devices.disks;
+    let disks = shared.described().await?.devices.disks;
     if !disks.iter().any(Disk::is_tracked) {
-        return Err("changes of none of the machine's disks are tracked".to_owned());
+        return Err(BackupError::Untracked);
     }
-    let place = options.target_path.as_deref().map(Path::new).ok_or("targetPath: required")?;
+    let place = options.target_path.as_deref().map(Path::new);
+    let place = place.ok_or(BackupError::Missing("targetPath"))?;
     let volume = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if !shared.held.is_directory(volume) {
-        return Err(format!("targetPath: the directory of the volume '{volume}' has not been handed over"));
+        return Err(BackupError::NotHandedOver(volume.to_owned()));
     }
     let whole = match &options.incremental {
         Some(since) => checkpoint::without_bitmap(shared, &disks, since).await?,
@@ -50,9 +52,9 @@ pub(super) async fn start(
     checkpoint::forget_superseded(shared, &options).await;
     let socket = pulls.then(|| pull::socket(&shared.identity.uid)).transpose()?;
     let directory = path::plugged_device(volume).join(machine).join(&backup.checkpoint);
-    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    std::fs::create_dir_all(&directory).map_err(|error| BackupError::Directory(directory.clone(), error))?;
     let description = describe(&disks, &options, &backup.checkpoint, &directory, &whole, socket.as_deref());
-    let Description { job, checkpoint, told } = description.map_err(|error| error.to_string())?;
+    let Description { job, checkpoint, told } = description?;
     let room = if pulls { room(shared, &disks, &directory).await } else { None };
     // Ahead of the job, so that an Abort finds it as soon as there is one.
     if let Some(socket) = socket {
@@ -95,7 +97,7 @@ async fn begin(
     skip_quiesce: bool,
     job: String,
     checkpoint: String,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, HypervisorError> {
     // Where a user has frozen the guest before, that user thaws it.
     let freezes = !skip_quiesce && !shared.is_frozen();
     let mut warning = None;
@@ -116,5 +118,5 @@ async fn begin(
         warn!(error, "the guest's file systems thaw by their time limit");
         warning = Some(format!("Failed to unfreeze filesystem after backup completion: {error}"));
     }
-    begun.map(|()| warning).map_err(|error| error.to_string())
+    begun.map(|()| warning)
 }

@@ -1,7 +1,6 @@
 //! Checkpoints, which libvirt forgets and QEMU's bitmaps keep.
 
 use podvirt_api::backup::Options;
-use podvirt_api::error::chain;
 use podvirt_api::v1::BackupCheckpoint;
 use tracing::{info, warn};
 
@@ -20,11 +19,10 @@ pub(super) async fn without_bitmap(
     shared: &Shared,
     disks: &[Disk],
     since: &str,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, Unknown> {
     let checkpoint = BackupCheckpoint { name: Some(since.to_owned()), ..BackupCheckpoint::default() };
-    redefine(shared, &checkpoint).await.map_err(|error| chain(&error))?;
-    let bitmaps = shared.call(|hypervisor| hypervisor.backups()?.bitmaps()).await;
-    let bitmaps = bitmaps.map_err(|error| error.to_string())?;
+    redefine(shared, &checkpoint).await?;
+    let bitmaps = shared.call(|hypervisor| hypervisor.backups()?.bitmaps()).await?;
     let has = |disk: &&Disk| bitmaps.get(&disk.alias.name).is_some_and(|names| names.contains(since));
     let tracked = disks.iter().filter(|disk| disk.is_tracked());
     Ok(tracked.filter(|disk| !has(disk)).map(|disk| disk.alias.name.clone()).collect())

@@ -29,6 +29,7 @@
 mod begin;
 mod checkpoint;
 mod describe;
+mod error;
 #[cfg(test)]
 pub(super) mod fake;
 mod follow;
@@ -50,6 +51,7 @@ use podvirt_proto::migration::Migration;
 use super::shared::Shared;
 
 pub(super) use checkpoint::{Unknown, redefine};
+pub(super) use error::{BackupError, UnderWay};
 pub(super) use pull::Pull;
 use tunnel::Target;
 
@@ -58,11 +60,15 @@ use tunnel::Target;
 /// # Errors
 ///
 /// Why it is refused.
-pub(super) async fn command(shared: &Arc<Shared>, machine: &str, options: Options) -> Result<(), String> {
-    let asked_at = options.backup_start_time.as_ref().ok_or("backupStartTime: required")?.0;
+pub(super) async fn command(
+    shared: &Arc<Shared>,
+    machine: &str,
+    options: Options,
+) -> Result<(), BackupError> {
+    let asked_at = options.backup_start_time.as_ref().ok_or(BackupError::Missing("backupStartTime"))?.0;
     // It becomes a part of paths.
     if !is_dns_subdomain(&options.backup_name) {
-        return Err(format!("backupName: '{}' is no object's name", options.backup_name));
+        return Err(BackupError::Name(options.backup_name));
     }
     let wanted = Backup {
         name: options.backup_name.clone(),
@@ -103,21 +109,16 @@ pub(super) async fn command(shared: &Arc<Shared>, machine: &str, options: Option
 /// # Errors
 ///
 /// Another backup is under way, or the machine moves.
-fn reserve(shared: &Shared, wanted: &Backup) -> Result<bool, String> {
+fn reserve(shared: &Shared, wanted: &Backup) -> Result<bool, BackupError> {
     let mut reserved = Ok(false);
     shared.facts.send_if_modified(|facts| {
         reserved = match &facts.backup {
             Some(known) if is_same(known, wanted) => Ok(false),
-            Some(other) if is_running(other) => {
-                Err(format!("backup {} is under way: one at a time is allowed", other.name))
-            }
-            _ if facts.migration.as_ref().is_some_and(Migration::is_running) => {
-                Err("the machine moves to another node: its disks can be backed up once it is there"
-                    .to_owned())
-            }
+            Some(other) if is_running(other) => Err(BackupError::Busy(other.name.clone())),
+            _ if facts.migration.as_ref().is_some_and(Migration::is_running) => Err(BackupError::Moves),
             _ => Ok(true),
         };
-        let is_new = reserved == Ok(true);
+        let is_new = matches!(reserved, Ok(true));
         if is_new {
             facts.backup = Some(wanted.clone());
         }
@@ -127,16 +128,13 @@ fn reserve(shared: &Shared, wanted: &Backup) -> Result<bool, String> {
 }
 
 /// Has the job ended. What becomes of it, the report tells.
-async fn abort(shared: &Arc<Shared>, wanted: &Backup) -> Result<(), String> {
+async fn abort(shared: &Arc<Shared>, wanted: &Backup) -> Result<(), BackupError> {
     if shared.pull.stop(wanted) == Some(false) {
         // It has been asked to end before.
         return Ok(());
     }
     let aborted = shared.call(|hypervisor| hypervisor.backups()?.abort()).await;
-    aborted.map_err(|error| {
-        shared.pull.goes_on(wanted);
-        error.to_string()
-    })
+    Ok(aborted.inspect_err(|_| shared.pull.goes_on(wanted))?)
 }
 
 /// Notes why the exporter of a backup that runs is not reached; nothing: it is.
@@ -155,11 +153,11 @@ fn unreached(shared: &Shared, wanted: &Backup, why: String) {
 /// # Errors
 ///
 /// It is not.
-fn under_way(shared: &Shared, wanted: &Backup) -> Result<(), String> {
+fn under_way(shared: &Shared, wanted: &Backup) -> Result<(), BackupError> {
     let facts = shared.facts.borrow();
     match facts.backup.as_ref().is_some_and(|known| is_same(known, wanted) && is_running(known)) {
         true => Ok(()),
-        false => Err(format!("backup {} is not under way", wanted.name)),
+        false => Err(BackupError::NotUnderWay(wanted.name.clone())),
     }
 }
 
@@ -177,11 +175,11 @@ fn is_running(backup: &Backup) -> bool {
 /// # Errors
 ///
 /// A backup is under way.
-pub(super) fn may_go(shared: &Shared, volume: &str) -> Result<(), String> {
+pub(super) fn may_go(shared: &Shared, volume: &str) -> Result<(), UnderWay> {
     let facts = shared.facts.borrow();
     match facts.backup.as_ref().filter(|backup| is_running(backup)) {
         Some(running) if backup::target_volume(&running.name) == volume => {
-            Err(format!("backup {} writes to it", running.name))
+            Err(UnderWay::Writes(running.name.clone()))
         }
         _ => Ok(()),
     }
@@ -192,10 +190,10 @@ pub(super) fn may_go(shared: &Shared, volume: &str) -> Result<(), String> {
 /// # Errors
 ///
 /// A backup is under way: it is named.
-pub(super) fn may_leave(shared: &Shared) -> Result<(), String> {
+pub(super) fn may_leave(shared: &Shared) -> Result<(), UnderWay> {
     let facts = shared.facts.borrow();
     match facts.backup.as_ref().filter(|backup| is_running(backup)) {
-        Some(running) => Err(format!("cannot migrate VMI until backup {} is completed", running.name)),
+        Some(running) => Err(UnderWay::Leaving(running.name.clone())),
         None => Ok(()),
     }
 }

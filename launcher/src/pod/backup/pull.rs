@@ -16,24 +16,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use podvirt_api::names::path;
 use podvirt_proto::domain::Backup;
 
-use super::is_same;
 use super::tunnel::{Report, Target, Tunnel};
+use super::{BackupError, is_same};
 
 /// The NBD server's socket, in the machine's directory.
 const SOCKET: &str = "backup-nbd";
 /// Longest path of a UNIX socket, in bytes (unix(7)).
-const MAX_SOCKET: usize = 107;
+pub(super) const MAX_SOCKET: usize = 107;
 
 /// Where the machine's disks are offered.
 ///
 /// # Errors
 ///
 /// The path is too long.
-pub(super) fn socket(vmi_uid: &str) -> Result<PathBuf, String> {
+pub(super) fn socket(vmi_uid: &str) -> Result<PathBuf, BackupError> {
     let socket = path::machine_dir(vmi_uid).join(SOCKET);
     match socket.as_os_str().as_bytes().len() {
         ..=MAX_SOCKET => Ok(socket),
-        length => Err(format!("{}: {length} bytes; {MAX_SOCKET} are allowed", socket.display())),
+        length => Err(BackupError::Socket { socket, length }),
     }
 }
 
@@ -64,12 +64,17 @@ impl Pull {
     /// # Errors
     ///
     /// The backup is not one in pull mode, or is about to end.
-    pub(super) fn export(&self, backup: &Backup, target: Target, report: impl Report) -> Result<(), String> {
+    pub(super) fn export(
+        &self,
+        backup: &Backup,
+        target: Target,
+        report: impl Report,
+    ) -> Result<(), BackupError> {
         let mut job = self.job();
         let job = job.as_mut().filter(|job| is_same(&job.backup, backup));
-        let job = job.ok_or_else(|| format!("backup {} is not one in pull mode", backup.name))?;
+        let job = job.ok_or_else(|| BackupError::Pushed(backup.name.clone()))?;
         if job.asked_to_end {
-            return Err(format!("backup {} is about to end", backup.name));
+            return Err(BackupError::Ending(backup.name.clone()));
         }
         match &job.tunnel {
             Some(tunnel) => tunnel.aim(target),

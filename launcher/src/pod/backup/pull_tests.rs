@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use podvirt_api::backup::Key;
+use podvirt_api::error::chain;
 use podvirt_daemon::pki::{Purpose, make_ca, make_leaf};
 use podvirt_proto::domain::Status;
 use tempfile::TempDir;
@@ -49,7 +50,7 @@ impl Machine {
     }
 
     async fn ask(&self, cmd: Command) -> Result<(), String> {
-        command(&self.shared, "vm", asked("b", cmd, AT)).await
+        command(&self.shared, "vm", asked("b", cmd, AT)).await.map_err(|error| chain(&error))
     }
 
     /// Whether the backup has failed and what is told of it, once it has ended, and what is left on the claim.
@@ -66,14 +67,14 @@ impl Machine {
 #[tokio::test]
 async fn an_abort_is_the_good_end_of_a_backup_in_pull_mode() {
     let machine = Machine::new(true);
-    assert_eq!(may_leave(&machine.shared).unwrap_err(), "cannot migrate VMI until backup b is completed");
-    assert_eq!(may_go(&machine.shared, "b-backup-target-pvc").unwrap_err(), "backup b writes to it");
+    assert_eq!(may_leave(&machine.shared), Err(UnderWay::Leaving("b".to_owned())));
+    assert_eq!(may_go(&machine.shared, "b-backup-target-pvc"), Err(UnderWay::Writes("b".to_owned())));
     machine.ask(Command::Abort).await.unwrap();
     // Asked again ahead of the end, it is not asked of the hypervisor.
     machine.ask(Command::Abort).await.unwrap();
     assert_eq!(*machine.jobs().aborts.lock().unwrap(), 1);
     let refused = machine.shared.pull.export(&running(), target(), drop).unwrap_err();
-    assert_eq!(refused, "backup b is about to end");
+    assert_eq!(chain(&refused), "backup b is about to end");
     assert_eq!(machine.ended().await, (false, String::new(), Vec::new()));
 }
 
@@ -171,7 +172,7 @@ fn the_socket_has_a_path_that_a_socket_can_have() {
         socket.to_str(),
         Some("/var/run/kubevirt-private/a25ddbdd-6e5c-4dfc-9dbf-1d4ebd0c2e6e/backup-nbd")
     );
-    let error = pull::socket(&"x".repeat(100)).unwrap_err();
+    let error = chain(&pull::socket(&"x".repeat(100)).unwrap_err());
     assert!(error.ends_with("137 bytes; 107 are allowed"), "{error}");
 }
 
@@ -208,16 +209,16 @@ async fn an_export_is_of_the_backup_in_pull_mode_that_runs() {
     ] {
         let name = options.backup_name.clone();
         let refused = command(&machine.shared, "vm", options).await.unwrap_err();
-        assert_eq!(refused, format!("backup {name} is not under way"));
+        assert_eq!(chain(&refused), format!("backup {name} is not under way"));
     }
     machine.ask(Command::Abort).await.unwrap();
     let shared = machine.shared.clone();
     machine.ended().await;
     let late = command(&shared, "vm", export()).await.unwrap_err();
-    assert_eq!(late, "backup b is not under way");
+    assert_eq!(chain(&late), "backup b is not under way");
     let pushes = Machine::new(false);
     let refused = command(&pushes.shared, "vm", export()).await.unwrap_err();
-    assert_eq!(refused, "backup b is not one in pull mode");
+    assert_eq!(chain(&refused), "backup b is not one in pull mode");
 }
 
 #[test]
@@ -243,10 +244,10 @@ fn what_an_export_lacks_is_told_and_the_key_is_not() {
             "backupKey: a private key as PEM is allowed",
         ),
     ] {
-        assert_eq!(Target::new(&options).unwrap_err(), wanted);
+        assert_eq!(chain(&Target::new(&options).unwrap_err()), wanted);
     }
     let other = Options { backup_key: export().backup_key, ..all.clone() };
-    let error = Target::new(&other).unwrap_err();
+    let error = chain(&Target::new(&other).unwrap_err());
     assert!(error.starts_with("backupCert, backupKey: they do not fit"), "{error}");
     let told = format!("{:?} {}", target(), target());
     assert!(told.ends_with(" virt-export-b.ns.svc:443") && !told.contains("Key"), "{told}");

@@ -94,7 +94,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
             "Failed migration to satisfy functional test condition {FORCE_MIGRATION_FAILURE}"
         ));
     }
-    backup::may_leave(shared)?;
+    backup::may_leave(shared).map_err(|error| error.to_string())?;
     let moved = moved::all(&vmi);
     let sizes = moved::sizes(shared, &moved).await?;
     let description = if moved.is_empty() {

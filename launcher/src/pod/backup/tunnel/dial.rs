@@ -47,6 +47,35 @@ pub(super) enum DialError {
     Refused(StatusCode),
 }
 
+/// What is wrong with an Export; what it says is not told, where it may be the key.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::pod) enum TargetError {
+    /// A field is empty.
+    #[error("{0}: required")]
+    Missing(&'static str),
+    /// The exporter's address is something else.
+    #[error("exportServerAddr: '{0}': a host's name without a port is allowed")]
+    Address(String),
+    /// The name in its certificate is something else.
+    #[error("exportServerName: '{0}': a DNS name is allowed")]
+    Name(String),
+    /// A field has no certificates.
+    #[error("{0}: certificates as PEM are allowed")]
+    Certificates(&'static str),
+    /// The key is none.
+    #[error("backupKey: a private key as PEM is allowed")]
+    Key,
+    /// A CA is of no use.
+    #[error("caCert: a certificate cannot be used")]
+    Ca(#[source] rustls::Error),
+    /// The certificate is not the key's.
+    #[error("backupCert, backupKey: they do not fit")]
+    Pair(#[source] rustls::Error),
+    /// There is no version of TLS.
+    #[error(transparent)]
+    Tls(rustls::Error),
+}
+
 /// An exporter, and what the launcher shows it.
 pub(in super::super) struct Target {
     host: String,
@@ -73,37 +102,32 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// Something is missing, or of no use; what it says is not told, where it may be the key.
-    pub(in super::super) fn new(options: &Options) -> Result<Self, String> {
-        let said = |value: &Option<String>, name: &str| {
-            let value = value.clone().filter(|value| !value.is_empty());
-            value.ok_or_else(|| format!("{name}: required"))
+    /// Something is missing, or of no use.
+    pub(in super::super) fn new(options: &Options) -> Result<Self, TargetError> {
+        let said = |value: &Option<String>, name: &'static str| {
+            value.clone().filter(|value| !value.is_empty()).ok_or(TargetError::Missing(name))
         };
         let host = said(&options.export_server_addr, "exportServerAddr")?;
         if !is_dns_subdomain(&host) {
-            return Err(format!("exportServerAddr: '{host}': a host's name without a port is allowed"));
+            return Err(TargetError::Address(host));
         }
         let name = said(&options.export_server_name, "exportServerName")?;
-        let server = ServerName::try_from(name.clone());
-        let name = server.map_err(|_| format!("exportServerName: '{name}': a DNS name is allowed"))?;
+        let name = ServerName::try_from(name.clone()).map_err(|_| TargetError::Name(name))?;
         let ca = certificates(&said(&options.ca_cert, "caCert")?, "caCert")?;
         let chain = certificates(&said(&options.backup_cert, "backupCert")?, "backupCert")?;
-        let key = options.backup_key.as_ref().ok_or("backupKey: required")?;
-        let key = PrivateKeyDer::from_pem_slice(key.0.as_bytes());
-        let key = key.map_err(|_| "backupKey: a private key as PEM is allowed")?;
+        let key = options.backup_key.as_ref().ok_or(TargetError::Missing("backupKey"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.0.as_bytes()).map_err(|_| TargetError::Key)?;
         let mut roots = RootCertStore::empty();
         for certificate in ca {
-            roots
-                .add(certificate)
-                .map_err(|error| format!("caCert: a certificate cannot be used: {error}"))?;
+            roots.add(certificate).map_err(TargetError::Ca)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
+            .map_err(TargetError::Tls)?
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key);
-        let mut tls = tls.map_err(|error| format!("backupCert, backupKey: they do not fit: {error}"))?;
+        let mut tls = tls.map_err(TargetError::Pair)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Target { host, port: SERVICE_PORT, name, tls: Arc::new(tls) })
     }
@@ -154,8 +178,8 @@ fn guard(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 /// The certificates of a field.
-fn certificates(pem: &str, field: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(pem: &str, field: &'static str) -> Result<Vec<CertificateDer<'static>>, TargetError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let all = all.ok().filter(|all| !all.is_empty());
-    all.ok_or_else(|| format!("{field}: certificates as PEM are allowed"))
+    all.ok_or(TargetError::Certificates(field))
 }

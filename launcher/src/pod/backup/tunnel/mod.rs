@@ -17,6 +17,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +26,12 @@ use podvirt_api::error::chain;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet, id};
+use tokio::task::{AbortHandle, JoinError, JoinSet, id};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument as _, info, warn};
 
-pub(super) use dial::Target;
+use dial::DialError;
+pub(super) use dial::{Target, TargetError};
 use plan::{Plan, STREAMS, Stage};
 
 /// The byte by which the exporter takes a stream.
@@ -46,20 +48,48 @@ const LASTS: Duration = Duration::from_secs(15);
 pub(super) trait Report: Fn(String) + Send + 'static {}
 impl<F: Fn(String) + Send + 'static> Report for F {}
 
+/// Why a stream has not come about.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    /// The exporter is not reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It takes too long.
+    #[error("no answer within {} s", dial::LONGEST.as_secs())]
+    Late,
+    /// It takes a stream otherwise than it should.
+    #[error("it takes a stream by {0:#04x}; {taken:#04x} is allowed", taken = TAKEN)]
+    Taken(u8),
+    /// It has ended a stream without taking it.
+    #[error("it has closed a stream")]
+    Closed(#[source] io::Error),
+    /// There is no NBD server.
+    #[error("{}: the machine's NBD server", .socket.display())]
+    Nbd {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The stream's task has failed.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+}
+
 /// What is dialled.
 trait Dial: std::fmt::Display + Send + Sync + 'static {
     /// A stream.
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
     /// Opens a stream; why there is none.
-    fn dial(&self) -> impl Future<Output = Result<Self::Stream, String>> + Send;
+    fn dial(&self) -> impl Future<Output = Result<Self::Stream, DialError>> + Send;
 }
 
 impl Dial for Target {
     type Stream = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 
-    async fn dial(&self) -> Result<Self::Stream, String> {
-        Target::dial(self).await.map_err(|error| chain(&error))
+    async fn dial(&self) -> Result<Self::Stream, DialError> {
+        Target::dial(self).await
     }
 }
 
@@ -166,8 +196,9 @@ async fn run<D: Dial>(mut aimed: watch::Receiver<Arc<D>>, socket: PathBuf, repor
             Some(ended) = streams.join_next_with_id() => {
                 let (stream, failure) = match ended {
                     Ok((stream, ended)) => (stream, ended.err()),
-                    Err(error) => (error.id(), Some(error.to_string())),
+                    Err(error) => (error.id(), Some(error.into())),
                 };
+                let failure = failure.map(|error| chain(&error));
                 plan.ends(&stream, failure.is_some(), Instant::now());
                 if let Some(why) = failure.as_ref().and_then(|why| told.reports(why, Instant::now())) {
                     report(why);
@@ -194,20 +225,20 @@ async fn stream<D: Dial>(
     target: Arc<D>,
     socket: Arc<Path>,
     reaches: mpsc::Sender<(tokio::task::Id, Stage)>,
-) -> Result<(), String> {
+) -> Result<(), StreamError> {
     let dialled = timeout(dial::LONGEST, target.dial()).await;
-    let stream = dialled.map_err(|_| format!("no answer within {} s", dial::LONGEST.as_secs()))??;
+    let stream = dialled.map_err(|_| StreamError::Late)??;
     // The receiver lives longer than the streams.
     let _ = reaches.send((id(), Stage::Parked)).await;
     let (mut from_exporter, to_exporter) = split(stream);
     match from_exporter.read_u8().await {
         Ok(TAKEN) => {}
-        Ok(other) => return Err(format!("it takes a stream by {other:#04x}; {TAKEN:#04x} is allowed")),
-        Err(error) => return Err(format!("it has closed a stream: {error}")),
+        Ok(other) => return Err(StreamError::Taken(other)),
+        Err(error) => return Err(StreamError::Closed(error)),
     }
     let nbd = UnixStream::connect(&socket).await;
-    let (from_nbd, to_nbd) =
-        split(nbd.map_err(|error| format!("{}: the machine's NBD server: {error}", socket.display()))?);
+    let nbd = nbd.map_err(|source| StreamError::Nbd { socket: socket.to_path_buf(), source })?;
+    let (from_nbd, to_nbd) = split(nbd);
     let _ = reaches.send((id(), Stage::Serving)).await;
     // How a stream ends that was used is its users' affair.
     tokio::select! {

@@ -33,12 +33,12 @@ impl std::fmt::Display for Fake {
 impl Dial for Fake {
     type Stream = DuplexStream;
 
-    async fn dial(&self) -> Result<DuplexStream, String> {
+    async fn dial(&self) -> Result<DuplexStream, DialError> {
         self.dialled.lock().unwrap().push(Instant::now());
         let failure = self.failures.lock().unwrap().pop();
         match failure {
             Some("hangs") => std::future::pending().await,
-            Some(why) => Err(why.to_owned()),
+            Some(why) => Err(DialError::Connect(io::Error::other(why))),
             None => {
                 let (ours, theirs) = duplex(64);
                 self.streams.lock().unwrap().push(theirs);
@@ -69,7 +69,7 @@ async fn an_exporter_that_is_not_there_is_dialled_until_it_is() {
     let reported: Vec<_> =
         std::iter::from_fn(|| told.try_recv().ok()).map(|(why, at)| (why, (at - begun).as_secs())).collect();
     let hangs = "no answer within 10 s";
-    let wanted = [("refused", 25), (hangs, 45), ("", 55)];
+    let wanted = [("no connection: refused", 25), (hangs, 45), ("", 55)];
     assert_eq!(reported, wanted.map(|(why, at)| (why.to_owned(), at)));
     // What ends while it waits is dialled again, and not without a pause.
     let ended = Instant::now();
