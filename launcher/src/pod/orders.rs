@@ -169,7 +169,7 @@ impl Server {
                 (_, None) => {}
             }
         }
-        migration::admit(&wanted.json)?;
+        migration::admit(&wanted.json).map_err(|error| chain(&error))?;
         let awaited = volumes::awaited(&self.0, &wanted.vmi, &wanted.json).await;
         awaited.map_err(|error| chain(&error))?;
         self.attempt(wanted).await

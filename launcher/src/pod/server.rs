@@ -132,7 +132,7 @@ impl Cmd for Server {
     ) -> Answer<cmd::Response> {
         let request = request.into_inner();
         let result = match self.mine(request.vmi.as_ref()) {
-            Ok(()) => migration::begin(&self.0, request).await,
+            Ok(()) => migration::begin(&self.0, request).await.map_err(|error| chain(&error)),
             Err(error) => Err(error),
         };
         migration::reported(&self.0).await;
@@ -154,7 +154,9 @@ impl Cmd for Server {
         &self,
         request: Request<cmd::VmiRequest>,
     ) -> Answer<cmd::Response> {
-        let result = self.mine(request.into_inner().vmi.as_ref()).and_then(|()| migration::cancel(&self.0));
+        let result = self
+            .mine(request.into_inner().vmi.as_ref())
+            .and_then(|()| migration::cancel(&self.0).map_err(|error| chain(&error)));
         migration::reported(&self.0).await;
         Ok(Response::new(outcome(result)))
     }
@@ -169,7 +171,7 @@ impl Cmd for Server {
     ) -> Answer<cmd::Response> {
         let vmi = request.into_inner().vmi;
         let result = match self.mine(vmi.as_ref()) {
-            Ok(()) => migration::finalize(&self.0, vmi.as_ref()).await,
+            Ok(()) => migration::finalize(&self.0, vmi.as_ref()).await.map_err(|error| chain(&error)),
             Err(error) => Err(error),
         };
         Ok(Response::new(outcome(result)))

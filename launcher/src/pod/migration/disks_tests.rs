@@ -153,7 +153,7 @@ fn what_virt_controller_calls_immovable_is_refused() {
             written.status.conditions.iter().find(|c| c.r#type.as_str() == "LiveMigratable").unwrap();
         let told = (condition.status.as_str(), condition.reason.as_deref());
         assert_eq!(told, ("False", Some("DisksNotLiveMigratable")), "{source} {mode}");
-        let why = of(&running, &written).unwrap_err();
+        let why = of(&running, &written).unwrap_err().to_string();
         assert!(why.starts_with("status.migrationMethod: virt-controller has not said"), "{why}");
     }
     // A claim that is not there.
@@ -179,7 +179,7 @@ fn a_judgement_that_does_not_fit_the_disks_moves_nothing() {
         (&block, &made, "disk vda: volume block is Copied by the VMI's status, which contradicts"),
         (&shared, &other, "disk vda: 'ua-data' names no volume of the VMI"),
     ] {
-        let said = of(&domain(domain_of), &judged(status_of, &claims)).unwrap_err();
+        let said = of(&domain(domain_of), &judged(status_of, &claims)).unwrap_err().to_string();
         assert!(said.starts_with(why), "{said}");
     }
 }

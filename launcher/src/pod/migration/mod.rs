@@ -20,6 +20,7 @@
 
 mod disks;
 mod downtime;
+mod error;
 #[cfg(test)]
 pub(super) mod fake;
 mod monitor;
@@ -39,13 +40,15 @@ use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Migration, Mode, Options, Progress, port, socket_name};
 use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::{Instrument, debug, info, warn};
 
 use self::downtime::Downtime;
+pub(super) use self::error::MigrationError;
 use self::monitor::{Monitor, Verdict};
-use self::moved::Sizes;
+use self::moved::{MovedError, Sizes};
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
@@ -73,13 +76,15 @@ const MIB: u64 = 1 << 20;
 ///
 /// The request is none, no machine runs here, another migration runs, virt-controller has not said what becomes of the
 /// machine's disks, or the guest's file systems are frozen.
-pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) -> Result<(), String> {
-    let options: Options = serde_json::from_slice(&request.options).map_err(|e| format!("options: {e}"))?;
+pub(super) async fn begin(
+    shared: &Arc<Shared>,
+    request: cmd::MigrationRequest,
+) -> Result<(), MigrationError> {
+    let options: Options = read("options", &request.options)?;
     let uid = &options.migration_uid;
     let address = |port| {
-        let name = socket_name(uid, port)
-            .ok_or_else(|| format!("options.migrationUid: '{uid}' is no UID of a migration"))?;
-        Ok::<_, String>(format!("{}/{name}", path::PUBLIC))
+        let name = socket_name(uid, port).ok_or_else(|| MigrationError::Uid(uid.clone()))?;
+        Ok::<_, MigrationError>(format!("{}/{name}", path::PUBLIC))
     };
     let (libvirt, state, disks) = (address(port::LIBVIRT)?, address(port::DIRECT)?, address(port::BLOCK)?);
     let word = PathBuf::from(address(port::WORD)?);
@@ -87,25 +92,22 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         return Ok(());
     }
     let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
-    let vmi: VirtualMachineInstance = serde_json::from_slice(&json).map_err(|e| format!("vmi: {e}"))?;
+    let vmi: VirtualMachineInstance = read("vmi", &json)?;
     if vmi.metadata.annotations.as_ref().is_some_and(|given| given.contains_key(FORCE_MIGRATION_FAILURE)) {
-        // Upstream's tests look for these words.
-        return Err(format!(
-            "Failed migration to satisfy functional test condition {FORCE_MIGRATION_FAILURE}"
-        ));
+        return Err(MigrationError::Forced);
     }
-    backup::may_leave(shared).map_err(|error| error.to_string())?;
+    backup::may_leave(shared)?;
     let moved = moved::all(&vmi);
     let sizes = moved::sizes(shared, &moved).await?;
     let description = if moved.is_empty() {
         None
     } else {
-        let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
+        let text = shared.call(|h| h.xml_to_move()).await?;
         moved::description(&text, &moved, &sizes)?
     };
-    let domain = shared.described().await.map_err(|error| chain(&error))?;
-    nics::may_leave(&domain, &vmi).map_err(|error| chain(&error))?;
-    volumes::may_leave(&domain, &vmi).map_err(|error| chain(&error))?;
+    let domain = shared.described().await?;
+    nics::may_leave(&domain, &vmi)?;
+    volumes::may_leave(&domain, &vmi)?;
     let of_vmi = disks::of(&domain, &vmi)?;
     let to = Move {
         connection: format!("qemu+unix:///session?socket={libvirt}"),
@@ -120,7 +122,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         held: false,
     };
     let mut begun = false;
-    let not_frozen = shared.freezes.none(shared).map_err(|error| error.to_string())?;
+    let not_frozen = shared.freezes.none(shared)?;
     shared.facts.send_if_modified(|facts| {
         let busy = facts.migration.as_ref().is_some_and(|m| m.is_running() || m.uid == *uid);
         begun = !busy && facts.ended.is_none();
@@ -149,29 +151,34 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
 /// # Errors
 ///
 /// virt-controller has not said what becomes of the volumes, or it contradicts what the machine's status tells of them.
-pub(super) fn admit(json: &[u8]) -> Result<(), String> {
-    let vmi: VirtualMachineInstance = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
-    storage::verdict(&vmi).map(drop).map_err(|obstacle| obstacle.to_string())
+pub(super) fn admit(json: &[u8]) -> Result<(), MigrationError> {
+    let vmi: VirtualMachineInstance = read("vmi", json)?;
+    storage::verdict(&vmi)?;
+    Ok(())
+}
+
+fn read<T: DeserializeOwned>(part: &'static str, json: &[u8]) -> Result<T, MigrationError> {
+    serde_json::from_slice(json).map_err(|source| MigrationError::Unreadable { part, source })
 }
 
 /// Whether this migration was begun already.
-fn known(shared: &Shared, uid: &str) -> Result<bool, String> {
+fn known(shared: &Shared, uid: &str) -> Result<bool, MigrationError> {
     let facts = shared.facts.borrow();
     match &facts.migration {
         Some(present) if present.uid == uid => return Ok(true),
         Some(present) if present.is_running() => {
-            return Err(format!("migration {} runs; one at a time", present.uid));
+            return Err(MigrationError::Busy(present.uid.clone()));
         }
         _ => {}
     }
     if let Some(ended) = &facts.ended {
-        return Err(format!("the machine has ended: {}", ended.message));
+        return Err(MigrationError::Ended(ended.message.clone()));
     }
     if facts.started_at.is_none() {
-        return Err("no machine runs here".into());
+        return Err(MigrationError::NoMachine);
     }
     if *shared.wish.borrow() > Wish::Leave {
-        return Err("the machine is being ended".into());
+        return Err(MigrationError::Ending);
     }
     Ok(false)
 }
@@ -195,7 +202,7 @@ pub(super) async fn reported(shared: &Shared) {
 /// # Errors
 ///
 /// There is none.
-pub(super) fn cancel(shared: &Shared) -> Result<(), String> {
+pub(super) fn cancel(shared: &Shared) -> Result<(), MigrationError> {
     let mut running = false;
     shared.facts.send_if_modified(|facts| {
         let Some(present) = facts.migration.as_mut().filter(|m| m.is_running()) else { return false };
@@ -203,7 +210,7 @@ pub(super) fn cancel(shared: &Shared) -> Result<(), String> {
         present.abort_status.replace(AbortStatus::Aborting).is_none()
     });
     if !running {
-        return Err("no migration runs".into());
+        return Err(MigrationError::NoMigration);
     }
     shared.abort.notify_one();
     Ok(())
@@ -214,18 +221,18 @@ pub(super) fn cancel(shared: &Shared) -> Result<(), String> {
 /// # Errors
 ///
 /// No machine runs here, its definition cannot be kept, or a link does not come up again.
-pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<(), MigrationError> {
     let vmi: Value = vmi.and_then(|vmi| serde_json::from_slice(&vmi.vmi_json).ok()).unwrap_or_default();
     if shared.facts.borrow().started_at.is_none() {
         if !shared.facts.borrow().awaited {
-            return Err("no machine runs here".into());
+            return Err(MigrationError::NoMachine);
         }
         word::from_handler(shared, !is_paused(&vmi)).await?;
     }
-    shared.call(|h| h.keep()).await.map_err(|e| e.to_string())?;
+    shared.call(|h| h.keep()).await?;
     if vmi.pointer("/status/migrationState/mode").and_then(Value::as_str) == Some("Paused") {
         // The migration alone made it stand still.
-        shared.call(|h| h.resume()).await.map_err(|e| e.to_string())?;
+        shared.call(|h| h.resume()).await?;
     }
     if *shared.agent_connected.borrow() {
         let time = i64::try_from(report::now().as_nanos()).unwrap_or(i64::MAX);
@@ -239,7 +246,7 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
 
 /// Takes links down and up again, where a network binding plugin asks for that: the guest asks for its address anew. Whether it
 /// does is the guest's; but no link stays down.
-async fn refresh_links(shared: &Shared, vmi: &Value) -> Result<(), String> {
+async fn refresh_links(shared: &Shared, vmi: &Value) -> Result<(), MigrationError> {
     let refreshed = VirtualMachineInstance::deserialize(vmi).map(|vmi| vmi.refreshed_links());
     for name in refreshed.unwrap_or_default() {
         let set = |up| {
@@ -252,7 +259,7 @@ async fn refresh_links(shared: &Shared, vmi: &Value) -> Result<(), String> {
         // A guest may take no note of a link that comes back at once.
         sleep(LINK_DOWN).await;
         // virt-handler asks again after an error.
-        set(true).await.map_err(|error| format!("the link of interface {name} stays down: {error}"))?;
+        set(true).await.map_err(|source| MigrationError::Link { interface: name.clone(), source })?;
     }
     Ok(())
 }
@@ -308,11 +315,11 @@ async fn drive(shared: Arc<Shared>, mut to: Move, moved: Sizes, options: Options
     let promised = async {
         let mut promise = word::promise(&socket).await?;
         moved::make_room(&moved, promise.as_mut()).await?;
-        Ok(promise)
+        Ok::<_, MovedError>(promise)
     };
     let promise = match promised.await {
         Ok(promise) => promise,
-        Err(reason) => return over(&shared, &options, Err(reason)),
+        Err(error) => return over(&shared, &options, Err(chain(&error))),
     };
     if promise.is_none() {
         warn!("the target does not wait for a word: libvirt switches over alone");

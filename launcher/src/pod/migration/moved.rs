@@ -20,10 +20,11 @@ use podvirt_proto::migration::word::DISK;
 
 use super::super::held::{self, Held};
 use super::super::shared::Shared;
-use super::word::Promise;
+use super::word::{Promise, WordError};
 use crate::domain::alias_of;
 use crate::fdset;
-use crate::xml_tree::{Document, Node};
+use crate::hypervisor::HypervisorError;
+use crate::xml_tree::{Document, Node, TreeError};
 
 /// A volume that moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,46 @@ pub(in crate::pod) fn all(vmi: &VirtualMachineInstance) -> Vec<Moved> {
     vmi.spec.volumes.iter().filter_map(moved).collect()
 }
 
+/// What keeps a volume from moving to its other claim.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::pod) enum MovedError {
+    /// The hypervisor does not tell how large its disk is.
+    #[error("volume {volume}")]
+    Size {
+        /// The volume.
+        volume: String,
+        /// Why.
+        source: HypervisorError,
+    },
+    /// The target's launcher is of another release.
+    #[error("volume {0}: the target's launcher takes no volume to another claim")]
+    Untaken(String),
+    /// The target's launcher refuses it.
+    #[error(transparent)]
+    Target(#[from] WordError),
+    /// The source's launcher says what is not understood.
+    #[error("'{0}' does not tell of a disk")]
+    Line(String),
+    /// The source's launcher means another volume.
+    #[error("volume {0} does not move")]
+    Stays(String),
+    /// Its disk does not fit.
+    #[error("volume {volume}: {bytes} bytes: {}", .place.display())]
+    NoRoom {
+        /// The volume.
+        volume: String,
+        /// Bytes of its disk.
+        bytes: u64,
+        /// Where it is to be.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The machine's description cannot be changed.
+    #[error(transparent)]
+    Description(#[from] TreeError),
+}
+
 /// Bytes of the disks of volumes that move, by volume.
 pub(super) type Sizes = BTreeMap<String, u64>;
 
@@ -72,12 +113,13 @@ pub(super) type Sizes = BTreeMap<String, u64>;
 /// # Errors
 ///
 /// The hypervisor does not tell; the volume is named.
-pub(super) async fn sizes(shared: &Shared, moved: &[Moved]) -> Result<Sizes, String> {
+pub(super) async fn sizes(shared: &Shared, moved: &[Moved]) -> Result<Sizes, MovedError> {
     let mut sizes = Sizes::new();
     for Moved { volume, .. } in moved {
         let alias = alias_of(volume);
         let bytes = shared.call(move |hypervisor| hypervisor.capacity(&alias)).await;
-        sizes.insert(volume.clone(), bytes.map_err(|error| format!("volume {volume}: {error}"))?);
+        let bytes = bytes.map_err(|source| MovedError::Size { volume: volume.clone(), source })?;
+        sizes.insert(volume.clone(), bytes);
     }
     Ok(sizes)
 }
@@ -87,10 +129,9 @@ pub(super) async fn sizes(shared: &Shared, moved: &[Moved]) -> Result<Sizes, Str
 /// # Errors
 ///
 /// The target's launcher refuses a disk, or is of a release that takes none.
-pub(super) async fn make_room(sizes: &Sizes, promise: Option<&mut Promise>) -> Result<(), String> {
+pub(super) async fn make_room(sizes: &Sizes, promise: Option<&mut Promise>) -> Result<(), MovedError> {
     let Some((first, _)) = sizes.first_key_value() else { return Ok(()) };
-    let promise = promise
-        .ok_or_else(|| format!("volume {first}: the target's launcher takes no volume to another claim"))?;
+    let promise = promise.ok_or_else(|| MovedError::Untaken(first.clone()))?;
     for (volume, bytes) in sizes {
         promise.disk(volume, *bytes).await?;
     }
@@ -108,12 +149,12 @@ pub(super) fn line(volume: &str, bytes: u64) -> String {
 /// # Errors
 ///
 /// The line is none of these, or there is no room for the disk.
-pub(super) fn make_ready(line: &str, expected: &[Moved], held: &Held) -> Result<(), String> {
+pub(super) fn make_ready(line: &str, expected: &[Moved], held: &Held) -> Result<(), MovedError> {
     let parsed = line.strip_prefix(DISK).and_then(|rest| rest.trim_start().split_once(' '));
     let parsed = parsed.and_then(|(volume, bytes)| Some((volume, bytes.parse::<u64>().ok()?)));
-    let (volume, bytes) = parsed.ok_or_else(|| format!("'{line}' does not tell of a disk"))?;
+    let (volume, bytes) = parsed.ok_or_else(|| MovedError::Line(line.to_owned()))?;
     let moved = expected.iter().find(|moved| moved.volume == volume);
-    let moved = moved.ok_or_else(|| format!("volume {volume} does not move"))?;
+    let moved = moved.ok_or_else(|| MovedError::Stays(volume.to_owned()))?;
     let place = moved.place();
     let ready = match (moved.to_device, held.device(volume)) {
         // virt-launcher may not open the device of a plugged volume, and has a descriptor of it.
@@ -121,7 +162,7 @@ pub(super) fn make_ready(line: &str, expected: &[Moved], held: &Held) -> Result<
         (true, _) => size_of(&place).and_then(|size| fits(size, bytes)),
         (false, _) => resize(&place, bytes),
     };
-    ready.map_err(|error| format!("volume {volume}: {bytes} bytes: {}: {error}", place.display()))
+    ready.map_err(|source| MovedError::NoRoom { volume: volume.to_owned(), bytes, place, source })
 }
 
 /// Bytes of a file or device.
@@ -147,14 +188,14 @@ fn fits(size: u64, bytes: u64) -> io::Result<()> {
 /// # Errors
 ///
 /// It cannot be read.
-pub(super) fn description(xml: &str, moved: &[Moved], sizes: &Sizes) -> Result<Option<String>, String> {
+pub(super) fn description(xml: &str, moved: &[Moved], sizes: &Sizes) -> Result<Option<String>, MovedError> {
     let is_part = |moved: &Moved| moved.plugged && moved.to_device;
     let is_other = |moved: &&Moved| moved.from_device != moved.to_device || is_part(moved);
     let changed: Vec<&Moved> = moved.iter().filter(is_other).collect();
     if changed.is_empty() {
         return Ok(None);
     }
-    let mut document = Document::read(xml).map_err(|error| error.to_string())?;
+    let mut document = Document::read(xml)?;
     for devices in document.root.all_mut("devices") {
         for disk in devices.all_mut("disk") {
             let alias = disk.child("alias").and_then(|alias| alias.value("name")).unwrap_or_default();
@@ -179,6 +220,8 @@ fn beginning(bytes: u64) -> Node {
 
 #[cfg(test)]
 mod tests {
+    use podvirt_api::error::chain;
+
     use super::*;
 
     fn moved(volume: &str, from_device: bool, to_device: bool) -> Moved {
@@ -194,7 +237,7 @@ mod tests {
     fn a_disk_image_that_becomes_a_device_is_described_anew() {
         let sizes = BTreeMap::from([("data".to_owned(), 512)]);
         let description = |xml: &str, moved: &[Moved]| super::description(xml, moved, &sizes);
-        assert_eq!(description(XML, &[moved("data", false, false)]), Ok(None));
+        assert_eq!(description(XML, &[moved("data", false, false)]).unwrap(), None);
         let written = description(XML, &[moved("data", false, true)]).unwrap().unwrap();
         let expected = XML.replacen("type=\"file\"", "type=\"block\"", 1).replace(
             "file=\"/var/run/kubevirt-private/vmi-disks/data/disk.img\" index=\"1\"",
@@ -223,13 +266,10 @@ mod tests {
             ("disk data many", "'disk data many' does not tell of a disk"),
             ("disk", "'disk' does not tell of a disk"),
         ] {
-            assert_eq!(make_ready(said, &expected, &held), Err(why.to_owned()));
+            assert_eq!(chain(&make_ready(said, &expected, &held).unwrap_err()), why);
         }
-        assert!(
-            make_ready(&line("data", 5), &expected, &held)
-                .unwrap_err()
-                .starts_with("volume data: 5 bytes: /dev/data: ")
-        );
+        let error = chain(&make_ready(&line("data", 5), &expected, &held).unwrap_err());
+        assert!(error.starts_with("volume data: 5 bytes: /dev/data: "), "{error}");
     }
 
     #[test]

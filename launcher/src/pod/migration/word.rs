@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_proto::domain::Status;
 use podvirt_proto::migration::word::{DISK, HELLO, PAUSED, READY, REFUSED, RUN, SOCKET};
@@ -41,7 +42,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info, warn};
 
 use super::super::shared::Shared;
-use super::moved;
+use super::moved::{self, MovedError};
 use crate::life::machine::Word;
 use crate::rundir;
 
@@ -51,6 +52,51 @@ const GREETING: Duration = Duration::from_secs(20);
 const COMPLETE: Duration = Duration::from_secs(10);
 /// All that either end ever says is shorter.
 const MOST: u64 = 32 * 1024;
+
+/// Why the word is not taken, or cannot be given.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::pod) enum WordError {
+    /// The machine has not come.
+    #[error("the machine that has come is not complete")]
+    Incomplete,
+    /// The machine has come, and stands still.
+    #[error("the machine that has come does not run")]
+    Stands,
+    /// The target's launcher greets otherwise.
+    #[error("the target's launcher says '{0}'; '{hello}' is expected", hello = HELLO)]
+    Greeting(String),
+    /// The target's launcher is silent.
+    #[error("the target's launcher did not answer within {} s", GREETING.as_secs())]
+    Silent,
+    /// The target's launcher makes no room for a disk.
+    #[error("volume {volume}")]
+    Disk {
+        /// The disk's volume.
+        volume: String,
+        /// Why.
+        source: Refusal,
+    },
+}
+
+/// Why the target's launcher makes no room for a disk.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::pod) enum Refusal {
+    /// In its own words.
+    #[error("the target's launcher has no room for it: {0}")]
+    NoRoom(String),
+    /// It says what is not understood.
+    #[error("the target's launcher says '{0}'")]
+    Strange(String),
+    /// It does not know of such disks.
+    #[error("the target's launcher is of a release that takes no volume to another claim")]
+    Release,
+    /// It is not reached any more.
+    #[error("the target's launcher cannot be asked")]
+    Lost(#[source] io::Error),
+    /// It is silent.
+    #[error("the target's launcher did not answer within {} s", GREETING.as_secs())]
+    Silent,
+}
 
 /// A conversation.
 #[derive(Debug)]
@@ -160,7 +206,7 @@ async fn wait(shared: &Arc<Shared>, mut talk: Talk) -> io::Result<()> {
                 let ready = spawn_blocking(move || moved::make_ready(&line, &expected, &here.held)).await;
                 let ready = ready.map_err(io::Error::other)?;
                 // It is one line, whatever the reason is.
-                let refused = |why: String| format!("{REFUSED} {}", why.replace('\n', " "));
+                let refused = |error: MovedError| format!("{REFUSED} {}", chain(&error).replace('\n', " "));
                 talk.say(&ready.map_or_else(refused, |()| DISK.to_owned())).await?;
             }
             // libvirt has told the source already.
@@ -212,16 +258,15 @@ async fn let_go(shared: &Shared, run: bool) {
 /// # Errors
 ///
 /// The machine is not complete, or does not run.
-pub(super) async fn from_handler(shared: &Shared, run: bool) -> Result<(), String> {
+pub(super) async fn from_handler(shared: &Shared, run: bool) -> Result<(), WordError> {
     if *shared.word.borrow() == Word::Awaited {
         info!(run, "virt-handler has the source's word");
-        let all = timeout(COMPLETE, held(shared)).await;
-        all.map_err(|_| "the machine that has come is not complete".to_owned())?;
+        timeout(COMPLETE, held(shared)).await.map_err(|_| WordError::Incomplete)?;
         let_go(shared, run).await;
     }
     let mut facts = shared.facts.subscribe();
     let runs = timeout(COMPLETE, facts.wait_for(|facts| facts.started_at.is_some())).await;
-    if matches!(runs, Ok(Ok(_))) { Ok(()) } else { Err("the machine that has come does not run".into()) }
+    if matches!(runs, Ok(Ok(_))) { Ok(()) } else { Err(WordError::Stands) }
 }
 
 /// The source's end of a conversation, before anything moves.
@@ -235,7 +280,7 @@ pub(super) struct Promise {
 /// # Errors
 ///
 /// It is there and does not answer as it should.
-pub(super) async fn promise(socket: &Path) -> Result<Option<Promise>, String> {
+pub(super) async fn promise(socket: &Path) -> Result<Option<Promise>, WordError> {
     let greet = async {
         let mut talk = Talk::new(UnixStream::connect(socket).await?);
         talk.say(HELLO).await?;
@@ -244,10 +289,10 @@ pub(super) async fn promise(socket: &Path) -> Result<Option<Promise>, String> {
     };
     match timeout(GREETING, greet).await {
         Ok(Ok((talk, Some(line)))) if line == HELLO => Ok(Some(Promise { talk })),
-        Ok(Ok((_, Some(line)))) => Err(format!("the target's launcher says '{line}'; '{HELLO}' is expected")),
+        Ok(Ok((_, Some(line)))) => Err(WordError::Greeting(line)),
         // The virt-handlers, or the other launcher, are of a version that has no such socket.
         Ok(Ok((_, None)) | Err(_)) => Ok(None),
-        Err(_) => Err(format!("the target's launcher did not answer within {} s", GREETING.as_secs())),
+        Err(_) => Err(WordError::Silent),
     }
 }
 
@@ -257,22 +302,22 @@ impl Promise {
     /// # Errors
     ///
     /// It cannot, or does not answer.
-    pub(super) async fn disk(&mut self, volume: &str, bytes: u64) -> Result<(), String> {
-        let failed = |why: &str| format!("volume {volume}: the target's launcher {why}");
+    pub(super) async fn disk(&mut self, volume: &str, bytes: u64) -> Result<(), WordError> {
         let ask = async {
             self.talk.say(&moved::line(volume, bytes)).await?;
             self.talk.hear().await
         };
-        match timeout(GREETING, ask).await {
-            Ok(Ok(Some(line))) if line == DISK => Ok(()),
+        let source = match timeout(GREETING, ask).await {
+            Ok(Ok(Some(line))) if line == DISK => return Ok(()),
             Ok(Ok(Some(line))) => match line.strip_prefix(REFUSED) {
-                Some(why) => Err(failed(&format!("has no room for it: {}", why.trim_start()))),
-                None => Err(failed(&format!("says '{line}'"))),
+                Some(why) => Refusal::NoRoom(why.trim_start().to_owned()),
+                None => Refusal::Strange(line),
             },
-            Ok(Ok(None)) => Err(failed("is of a release that takes no volume to another claim")),
-            Ok(Err(error)) => Err(failed(&format!("cannot be asked: {error}"))),
-            Err(_) => Err(failed(&format!("did not answer within {} s", GREETING.as_secs()))),
-        }
+            Ok(Ok(None)) => Refusal::Release,
+            Ok(Err(error)) => Refusal::Lost(error),
+            Err(_) => Refusal::Silent,
+        };
+        Err(WordError::Disk { volume: volume.to_owned(), source })
     }
 }
 
