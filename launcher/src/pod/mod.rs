@@ -59,6 +59,7 @@ mod nics;
 mod notify;
 mod orders;
 mod prepare;
+mod refused;
 mod report;
 mod reporter;
 mod server;

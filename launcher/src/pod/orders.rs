@@ -6,7 +6,7 @@ use std::time::Duration;
 use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::InterfaceState;
-use podvirt_api::{ParseError, VirtualMachineInstance, defaults, validate};
+use podvirt_api::{VirtualMachineInstance, defaults, validate};
 use podvirt_proto::cmd as versions;
 use podvirt_proto::cmd::v1 as cmd;
 use serde::Deserialize;
@@ -14,7 +14,8 @@ use serde_json::Value;
 use tonic::{Response, Status};
 use tracing::info;
 
-use super::agent::ANSWER;
+use super::agent::{ANSWER, AgentError};
+use super::refused::{OrderError, read};
 use super::shared::{ManifestInterface, Shared, Wanted};
 use super::{growth, kept, migration, nics, volumes};
 use crate::domain::alias_of;
@@ -29,11 +30,16 @@ pub(super) struct Server(pub(super) Arc<Shared>);
 pub(super) type Answer<T> = Result<Response<T>, Status>;
 
 /// How an order went, as cmd.v1 says it.
-pub(super) fn outcome<E: std::fmt::Display>(result: Result<(), E>) -> cmd::Response {
+pub(super) fn outcome<E: std::error::Error>(result: Result<(), E>) -> cmd::Response {
     match result {
-        Ok(()) => cmd::Response { success: true, message: String::new() },
-        Err(error) => cmd::Response { success: false, message: error.to_string() },
+        Ok(()) => done(),
+        Err(error) => cmd::Response { success: false, message: chain(&error) },
     }
+}
+
+/// That an order went well.
+pub(super) fn done() -> cmd::Response {
+    cmd::Response { success: true, message: String::new() }
 }
 
 /// The part of a VMI by which it is known.
@@ -52,21 +58,19 @@ struct Metadata {
 
 impl Server {
     /// Refuses a request about another VMI.
-    pub(super) fn mine(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+    pub(super) fn mine(&self, vmi: Option<&cmd::Vmi>) -> Result<(), OrderError> {
         self.named(vmi).map(drop)
     }
 
     /// What a request says of its VMI, which is this launcher's.
-    fn named(&self, vmi: Option<&cmd::Vmi>) -> Result<Metadata, String> {
+    fn named(&self, vmi: Option<&cmd::Vmi>) -> Result<Metadata, OrderError> {
         let Some(vmi) = vmi.filter(|vmi| !vmi.vmi_json.is_empty()) else { return Ok(Metadata::default()) };
-        let named: Named = serde_json::from_slice(&vmi.vmi_json).map_err(|e| format!("vmi: {e}"))?;
-        let (theirs, ours) = (&named.metadata.uid, &self.0.identity.uid);
-        if theirs != ours {
-            return Err(format!(
-                "metadata.uid: '{theirs}' is another machine; this launcher is for '{ours}'"
-            ));
+        let Named { metadata } = read("vmi", &vmi.vmi_json)?;
+        let ours = &self.0.identity.uid;
+        if metadata.uid != *ours {
+            return Err(OrderError::OtherMachine { theirs: metadata.uid, ours: ours.clone() });
         }
-        Ok(named.metadata)
+        Ok(metadata)
     }
 
     /// Carries out an order at the hypervisor.
@@ -75,11 +79,11 @@ impl Server {
         vmi: Option<&cmd::Vmi>,
         call: impl FnOnce(&dyn Hypervisor) -> Result<(), HypervisorError> + Send + 'static,
     ) -> Answer<cmd::Response> {
-        let result = match self.mine(vmi) {
-            Ok(()) => self.0.call(call).await.map_err(|e| e.to_string()),
-            Err(error) => Err(error),
+        let ordered = async {
+            self.mine(vmi)?;
+            Ok::<_, OrderError>(self.0.call(call).await?)
         };
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(outcome(ordered.await)))
     }
 
     /// Wishes something of the machine's life.
@@ -95,22 +99,18 @@ impl Server {
     }
 
     /// The VMI of a request, with its defaults and found valid; the machine is not being ended.
-    fn wanted(&self, request: &cmd::VmiRequest, incoming: bool) -> Result<Wanted, String> {
+    fn wanted(&self, request: &cmd::VmiRequest, incoming: bool) -> Result<Wanted, OrderError> {
         let vmi = request.vmi.as_ref();
         self.mine(vmi)?;
         let json = vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default();
-        let value: Value = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
-        let mut vmi = VirtualMachineInstance::from_value(value).map_err(|error| match error {
-            ParseError::Invalid(problems) => problems.to_string(),
-            error => error.to_string(),
-        })?;
+        let mut vmi = VirtualMachineInstance::from_value(read("vmi", json)?)?;
         defaults::set_defaults(&mut vmi);
-        validate::validate(&vmi).into_result().map_err(|problems| problems.to_string())?;
+        validate::validate(&vmi).into_result()?;
         if let Some(ended) = &self.0.facts.borrow().ended {
-            return Err(format!("the machine has ended: {}", ended.message));
+            return Err(OrderError::Ended(ended.message.clone()));
         }
         if *self.0.wish.borrow() > Wish::Leave {
-            return Err("the machine is being ended".into());
+            return Err(OrderError::Ending);
         }
         // A virt-handler of an earlier release says nothing of it.
         let options = request.options.as_ref();
@@ -122,7 +122,7 @@ impl Server {
     }
 
     /// Starts the machine that is wanted, or changes the running one into it.
-    pub(super) async fn sync(&self, request: &cmd::VmiRequest) -> Result<(), String> {
+    pub(super) async fn sync(&self, request: &cmd::VmiRequest) -> Result<(), OrderError> {
         let wanted = self.wanted(request, false)?;
         let (runs, awaited) = {
             let facts = self.0.facts.borrow();
@@ -132,86 +132,84 @@ impl Server {
             return self.change(&wanted).await;
         }
         if awaited {
-            return Err("the machine is to come from another node; it is not started here".into());
+            return Err(OrderError::Awaited);
         }
         self.attempt(wanted).await
     }
 
     /// Changes the running machine into the one that is wanted, as far as that goes: its interfaces and disks come and go, the
     /// interfaces' cables are plugged and pulled, and its disks grow with their claims.
-    async fn change(&self, wanted: &Wanted) -> Result<(), String> {
+    async fn change(&self, wanted: &Wanted) -> Result<(), OrderError> {
         let vmi = &wanted.vmi;
         let _one_at_a_time = self.0.changing.lock().await;
-        nics::change(&self.0, vmi).await.map_err(|error| chain(&error))?;
+        nics::change(&self.0, vmi).await?;
         let changes = links(&self.0.facts.borrow().interfaces, vmi);
         for (name, up) in changes {
             info!(interface = name, up, "the link changes");
             let alias = alias_of(&name);
             let changed = self.0.call(move |hypervisor| hypervisor.set_link(&alias, up)).await;
-            changed.map_err(|error| format!("interface {name}: {error}"))?;
+            changed.map_err(|source| OrderError::Link { interface: name.clone(), source })?;
             self.0.facts.send_modify(|facts| {
                 facts.interfaces.iter_mut().filter(|i| i.name == name).for_each(|i| i.up = up);
             });
         }
-        volumes::change(&self.0, vmi, &wanted.json).await.map_err(|error| chain(&error))?;
-        growth::follow(&self.0, &wanted.json).await.map_err(|error| chain(&error))
+        volumes::change(&self.0, vmi, &wanted.json).await?;
+        Ok(growth::follow(&self.0, &wanted.json).await?)
     }
 
     /// Makes ready for the machine to come from another node.
-    pub(super) async fn receive(&self, request: &cmd::VmiRequest) -> Result<(), String> {
+    pub(super) async fn receive(&self, request: &cmd::VmiRequest) -> Result<(), OrderError> {
         let wanted = self.wanted(request, true)?;
         {
             let facts = self.0.facts.borrow();
             match (facts.awaited, facts.started_at) {
                 (true, Some(_)) => return Ok(()),
                 (true, None) if self.0.has_machine() => return Ok(()),
-                (false, Some(_)) => return Err("a machine runs here that was started here".into()),
+                (false, Some(_)) => return Err(OrderError::StartedHere),
                 (_, None) => {}
             }
         }
-        migration::admit(&wanted.json).map_err(|error| chain(&error))?;
-        let awaited = volumes::awaited(&self.0, &wanted.vmi, &wanted.json).await;
-        awaited.map_err(|error| chain(&error))?;
+        migration::admit(&wanted.json)?;
+        volumes::awaited(&self.0, &wanted.vmi, &wanted.json).await?;
         self.attempt(wanted).await
     }
 
     /// Has one attempt made to start the machine, and says how it went.
-    async fn attempt(&self, wanted: Wanted) -> Result<(), String> {
+    async fn attempt(&self, wanted: Wanted) -> Result<(), OrderError> {
         let mut attempts = self.0.attempts.subscribe();
         // A full queue holds one like this: the answer is the same.
         let _ = self.0.sync.try_send(wanted);
-        attempts.changed().await.map_err(|_| "the launcher is ending".to_owned())?;
+        attempts.changed().await.map_err(|_| OrderError::LauncherEnds)?;
         let attempt = attempts.borrow();
-        attempt.clone()
+        attempt.clone().map_err(OrderError::NotStarted)
     }
 
     /// Asks the guest's agent.
-    pub(super) async fn agent(&self, command: &str, timeout: Duration) -> Result<Value, String> {
-        self.0.agent_command(command, Value::Null, timeout).await.map_err(|e| e.to_string())
+    pub(super) async fn agent(&self, command: &str, timeout: Duration) -> Result<Value, AgentError> {
+        self.0.agent_command(command, Value::Null, timeout).await
     }
 
     /// Has the guest's file systems frozen, and what is kept of firmware and TPM written out.
-    pub(super) async fn freeze(&self, request: &cmd::FreezeRequest) -> Result<(), String> {
+    pub(super) async fn freeze(&self, request: &cmd::FreezeRequest) -> Result<(), OrderError> {
         self.mine(request.vmi.as_ref())?;
         let seconds = u64::try_from(request.unfreeze_timeout_seconds).ok().filter(|seconds| *seconds > 0);
-        let frozen = self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await;
-        frozen.map_err(|error| chain(&error))?;
+        self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await?;
         kept::write_out(&[path::NVRAM, path::SWTPM]).await;
         Ok(())
     }
 
-    /// What the agent answers to a question, as JSON in `to_json`'s words.
+    /// What the agent answers to a question, as JSON in `words`.
     pub(super) async fn question<T: serde::Serialize>(
         &self,
         command: &str,
-        read: impl FnOnce(&Value) -> T,
+        words: impl FnOnce(&Value) -> T,
     ) -> (cmd::Response, String) {
-        let json = match self.agent(command, ANSWER).await {
-            Ok(told) => serde_json::to_string(&read(&told)).map_err(|e| e.to_string()),
-            Err(error) => Err(error),
+        let json = async {
+            let told = self.agent(command, ANSWER).await?;
+            serde_json::to_string(&words(&told)).map_err(OrderError::Answer)
         };
-        match json {
-            Ok(json) => (outcome(Ok::<_, String>(())), json),
+        match json.await {
+            Ok(json) => (done(), json),
             Err(error) => (outcome(Err(error)), String::new()),
         }
     }

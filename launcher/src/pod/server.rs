@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use podvirt_api::error::chain;
 use podvirt_api::v1;
 use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
 use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
@@ -21,7 +20,8 @@ use tracing::error;
 
 use super::answers;
 use super::freeze::Guest as _;
-use super::orders::{Answer, Server, outcome};
+use super::orders::{Answer, Server, done, outcome};
+use super::refused::{OrderError, read};
 use super::shared::Shared;
 use super::{backup, dump, migration, statistics};
 use crate::life::runner::Wish;
@@ -79,10 +79,7 @@ macro_rules! not_supported {
 impl Cmd for Server {
     async fn sync_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
         let result = self.sync(&request.into_inner()).await;
-        if let Err(message) = &result {
-            error!(message, "SyncVirtualMachine fails");
-        }
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(told("SyncVirtualMachine", result)))
     }
 
     async fn shutdown_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
@@ -119,11 +116,11 @@ impl Cmd for Server {
     }
 
     async fn unfreeze_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
-        let result = match self.mine(request.into_inner().vmi.as_ref()) {
-            Ok(()) => self.0.freezes.thaw(Arc::clone(&self.0)).await.map_err(|error| chain(&error)),
-            Err(error) => Err(error),
+        let thawed = async {
+            self.mine(request.into_inner().vmi.as_ref())?;
+            Ok::<_, OrderError>(self.0.freezes.thaw(Arc::clone(&self.0)).await?)
         };
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(outcome(thawed.await)))
     }
 
     async fn migrate_virtual_machine(
@@ -131,34 +128,28 @@ impl Cmd for Server {
         request: Request<cmd::MigrationRequest>,
     ) -> Answer<cmd::Response> {
         let request = request.into_inner();
-        let result = match self.mine(request.vmi.as_ref()) {
-            Ok(()) => migration::begin(&self.0, request).await.map_err(|error| chain(&error)),
-            Err(error) => Err(error),
+        let begun = async {
+            self.mine(request.vmi.as_ref())?;
+            Ok::<_, OrderError>(migration::begin(&self.0, request).await?)
         };
+        let begun = begun.await;
         migration::reported(&self.0).await;
-        if let Err(message) = &result {
-            error!(message, "MigrateVirtualMachine fails");
-        }
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(told("MigrateVirtualMachine", begun)))
     }
 
     async fn sync_migration_target(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
         let result = self.receive(&request.into_inner()).await;
-        if let Err(message) = &result {
-            error!(message, "SyncMigrationTarget fails");
-        }
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(told("SyncMigrationTarget", result)))
     }
 
     async fn cancel_virtual_machine_migration(
         &self,
         request: Request<cmd::VmiRequest>,
     ) -> Answer<cmd::Response> {
-        let result = self
-            .mine(request.into_inner().vmi.as_ref())
-            .and_then(|()| migration::cancel(&self.0).map_err(|error| chain(&error)));
+        let mine = self.mine(request.into_inner().vmi.as_ref());
+        let aborted = mine.and_then(|()| Ok(migration::cancel(&self.0)?));
         migration::reported(&self.0).await;
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(outcome(aborted)))
     }
 
     async fn signal_target_pod_cleanup(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
@@ -170,28 +161,30 @@ impl Cmd for Server {
         request: Request<cmd::VmiRequest>,
     ) -> Answer<cmd::Response> {
         let vmi = request.into_inner().vmi;
-        let result = match self.mine(vmi.as_ref()) {
-            Ok(()) => migration::finalize(&self.0, vmi.as_ref()).await.map_err(|error| chain(&error)),
-            Err(error) => Err(error),
+        let finalized = async {
+            self.mine(vmi.as_ref())?;
+            Ok::<_, OrderError>(migration::finalize(&self.0, vmi.as_ref()).await?)
         };
-        Ok(Response::new(outcome(result)))
+        Ok(Response::new(outcome(finalized.await)))
     }
 
     async fn ping(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::Response> {
-        Ok(Response::new(outcome(Ok::<_, String>(()))))
+        Ok(Response::new(done()))
     }
 
     async fn get_domain(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainResponse> {
         let domain = serde_json::to_string(&*self.0.report.borrow());
         let domain = domain.map_err(|e| Status::internal(e.to_string()))?;
-        Ok(Response::new(cmd::DomainResponse { response: Some(outcome(Ok::<_, String>(()))), domain }))
+        Ok(Response::new(cmd::DomainResponse { response: Some(done()), domain }))
     }
 
     async fn get_domain_stats(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainStatsResponse> {
-        let told = statistics::statistics(&self.0).await;
-        let told = told.and_then(|stats| serde_json::to_string(&stats).map_err(|e| e.to_string()));
-        let (response, domain_stats) = match told {
-            Ok(json) => (outcome(Ok::<_, String>(())), json),
+        let counted = async {
+            let stats = statistics::statistics(&self.0).await?;
+            serde_json::to_string(&stats).map_err(OrderError::Answer)
+        };
+        let (response, domain_stats) = match counted.await {
+            Ok(json) => (done(), json),
             Err(error) => (outcome(Err(error)), String::new()),
         };
         Ok(Response::new(cmd::DomainStatsResponse { response: Some(response), domain_stats }))
@@ -223,12 +216,12 @@ impl Cmd for Server {
     }
 
     async fn get_screenshot(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::ScreenshotResponse> {
-        let picture = match self.mine(request.into_inner().vmi.as_ref()) {
-            Ok(()) => self.0.call(|hypervisor| hypervisor.picture()).await.map_err(|e| e.to_string()),
-            Err(error) => Err(error),
+        let taken = async {
+            self.mine(request.into_inner().vmi.as_ref())?;
+            Ok::<_, OrderError>(self.0.call(|hypervisor| hypervisor.picture()).await?)
         };
-        let (response, picture) = match picture {
-            Ok(picture) => (outcome(Ok::<_, String>(())), Some(picture)),
+        let (response, picture) = match taken.await {
+            Ok(picture) => (done(), Some(picture)),
             Err(error) => (outcome(Err(error)), None),
         };
         let (mime, data) = picture.map(|picture| (picture.mime, picture.data)).unwrap_or_default();
@@ -245,16 +238,14 @@ impl Cmd for Server {
         let request = request.into_inner();
         let limit = seconds(request.timeout_seconds);
         let executed = answers::execute(&self.0, &request.command, &request.args, limit).await;
-        let (result, executed) = match executed {
-            Ok(Some(executed)) => (Ok(()), executed),
-            Ok(None) => (
-                Err(format!("the program did not end within {} s", limit.as_secs())),
-                answers::Executed::default(),
-            ),
-            Err(error) => (Err(error.to_string()), answers::Executed::default()),
+        let executed = executed.map_err(OrderError::from);
+        let executed = executed.and_then(|executed| executed.ok_or(OrderError::Runs(limit)));
+        let (response, executed) = match executed {
+            Ok(executed) => (done(), executed),
+            Err(error) => (outcome(Err(error)), answers::Executed::default()),
         };
         Ok(Response::new(cmd::ExecResponse {
-            response: Some(outcome(result)),
+            response: Some(response),
             exit_code: executed.code,
             std_out: executed.output,
         }))
@@ -267,9 +258,8 @@ impl Cmd for Server {
         let request = request.into_inner();
         let begun = self.mine(request.vmi.as_ref()).and_then(|()| {
             let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
-            let vmi: Box<v1::VirtualMachineInstance> =
-                serde_json::from_slice(&json).map_err(|error| format!("vmi: {error}"))?;
-            dump::begin(&self.0, &vmi, &request.dump_path).map_err(|error| error.to_string())
+            let vmi: Box<v1::VirtualMachineInstance> = read("vmi", &json)?;
+            Ok(dump::begin(&self.0, &vmi, &request.dump_path)?)
         });
         Ok(Response::new(outcome(begun)))
     }
@@ -278,16 +268,10 @@ impl Cmd for Server {
         let request = request.into_inner();
         let done = async {
             self.mine(request.vmi.as_ref())?;
-            let options =
-                serde_json::from_slice(&request.options).map_err(|error| format!("options: {error}"))?;
-            let done = backup::command(&self.0, &self.0.identity.name, options).await;
-            done.map_err(|error| chain(&error))
+            let options = read("options", &request.options)?;
+            Ok::<_, OrderError>(backup::command(&self.0, &self.0.identity.name, options).await?)
         };
-        let done = done.await;
-        if let Err(message) = &done {
-            error!(message, "BackupVirtualMachine fails");
-        }
-        Ok(Response::new(outcome(done)))
+        Ok(Response::new(told("BackupVirtualMachine", done.await)))
     }
 
     async fn redefine_checkpoint(
@@ -297,13 +281,11 @@ impl Cmd for Server {
         let request = request.into_inner();
         let done = async {
             self.mine(request.vmi.as_ref())?;
-            let checkpoint = serde_json::from_slice(&request.checkpoint);
-            let checkpoint = checkpoint.map_err(|error| format!("checkpoint: {error}"))?;
-            Ok::<_, String>(backup::redefine(&self.0, &checkpoint).await)
+            let checkpoint = read("checkpoint", &request.checkpoint)?;
+            Ok::<_, OrderError>(backup::redefine(&self.0, &checkpoint).await?)
         };
         let done = done.await;
-        let checkpoint_invalid = matches!(done, Ok(Err(backup::Unknown::Invalid(_))));
-        let done = done.and_then(|made| made.map_err(|error| chain(&error)));
+        let checkpoint_invalid = matches!(done, Err(OrderError::Checkpoint(backup::Unknown::Invalid(_))));
         let response = Some(outcome(done));
         Ok(Response::new(cmd::RedefineCheckpointResponse { response, checkpoint_invalid }))
     }
@@ -320,6 +302,14 @@ impl Cmd for Server {
         get_launch_measurement(cmd::VmiRequest) -> cmd::LaunchMeasurementResponse = "GetLaunchMeasurement",
         inject_launch_secret(cmd::InjectLaunchSecretRequest) -> cmd::Response = "InjectLaunchSecret",
     }
+}
+
+/// How an order of this name went, which the log says as well where it failed.
+fn told(order: &str, result: Result<(), OrderError>) -> cmd::Response {
+    if let Err(error) = &result {
+        error!(error = error as &dyn std::error::Error, "{order} fails");
+    }
+    outcome(result)
 }
 
 /// A limit from a request: at least a second.

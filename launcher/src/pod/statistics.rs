@@ -34,14 +34,25 @@ const DAMAGED: [&str; 3] = ["malformed", "checksum", "bad_chain"];
 /// How netd's reasons begin that are about connections that a migration ended: no packet was dropped.
 const OF_MIGRATION: &str = "migration_";
 
+/// Why it is not known what the machine has used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StatisticsError {
+    /// One question is open at a time.
+    #[error("the hypervisor has not answered the question before")]
+    Busy,
+    /// The hypervisor refuses.
+    #[error(transparent)]
+    Refused(#[from] HypervisorError),
+}
+
 /// What the machine has used; with an empty name while there is no machine.
 ///
 /// # Errors
 ///
 /// The hypervisor refuses, or an earlier question to it is still open.
-pub(super) async fn statistics(shared: &Arc<Shared>) -> Result<DomainStats, String> {
+pub(super) async fn statistics(shared: &Arc<Shared>) -> Result<DomainStats, StatisticsError> {
     let Ok(alone) = Arc::clone(&shared.counting).try_lock_owned() else {
-        return Err("the hypervisor has not answered the question before".into());
+        return Err(StatisticsError::Busy);
     };
     let counted = shared.call(move |hypervisor| {
         // The thread holds it, however long it takes: virt-handler may have gone away meanwhile.
@@ -52,7 +63,7 @@ pub(super) async fn statistics(shared: &Arc<Shared>) -> Result<DomainStats, Stri
     let mut stats = match counted {
         Ok(stats) => stats,
         Err(HypervisorError::NotRunning(_)) => return Ok(DomainStats::default()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
     stats.net.retain(|net| !by_netd.iter().any(|other| other.alias == net.alias));
     stats.net.append(&mut by_netd);
@@ -214,7 +225,7 @@ mod tests {
         shared.view.send_replace(View { running: true, hypervisor: Some(hypervisor), ..View::default() });
         assert_eq!(statistics(&shared).await.unwrap().block[0].alias, "root");
         let open = shared.counting.lock().await;
-        assert!(statistics(&shared).await.unwrap_err().contains("the question before"));
+        assert_eq!(statistics(&shared).await, Err(StatisticsError::Busy));
         drop(open);
         assert!(statistics(&shared).await.is_ok());
     }
