@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_api::vmi::AccessCredential;
 use serde_json::json;
@@ -66,7 +67,7 @@ pub(super) async fn poll(shared: &Shared) {
                     Ok(orders) => {
                         let result = orders.carry_out(shared).await;
                         done = result.is_ok().then(|| (orders, Instant::now()));
-                        note(shared, result);
+                        note(shared, result.map_err(|error| chain(&error)));
                     }
                     Err(error) => {
                         done = None;
@@ -129,24 +130,30 @@ impl Orders {
         Ok(orders)
     }
 
-    async fn carry_out(&self, shared: &Shared) -> Result<(), String> {
+    async fn carry_out(&self, shared: &Shared) -> Result<(), CredentialError> {
         for (user, keys) in &self.keys {
             let arguments = json!({"username": user, "keys": keys, "reset": true});
             let told = shared.agent_command("guest-ssh-add-authorized-keys", arguments, ANSWER).await;
-            told.map_err(|error| failed("SSH keys", user, &error))?;
+            told.map_err(|source| CredentialError { what: "SSH keys", user: user.clone(), source })?;
         }
         for (user, password) in &self.passwords {
             let password = BASE64_STANDARD.encode(password);
             let arguments = json!({"username": user, "password": password, "crypted": false});
             let told = shared.agent_command("guest-set-user-password", arguments, ANSWER).await;
-            told.map_err(|error| failed("password", user, &error))?;
+            told.map_err(|source| CredentialError { what: "password", user: user.clone(), source })?;
         }
         Ok(())
     }
 }
 
-fn failed(what: &str, user: &str, error: &AgentError) -> String {
-    format!("the {what} of the guest's user {user}: {error}")
+/// A credential that the guest's agent has not set.
+#[derive(Debug, thiserror::Error)]
+#[error("the {what} of the guest's user {user}")]
+struct CredentialError {
+    /// Keys or a password.
+    what: &'static str,
+    user: String,
+    source: AgentError,
 }
 
 #[cfg(test)]
