@@ -5,8 +5,8 @@
 //! A worker that sleeps is woken by way of the scheduler. Where its processor has gone idle meanwhile, that takes longer than
 //! all that netd does for a small message: some microseconds on a machine's own processor, and 50 µs or more where the
 //! processor is a virtual one and its hypervisor has to run it first. So a worker *spins* while requests and answers
-//! follow each other: it looks at its rings and sockets over and over, and sleeps only when that finds nothing for [`SPIN`]. Meanwhile the
-//! guest need not kick, which spares its hypervisor a system call. KVM does the same for a virtual processor that halts
+//! follow each other: it looks at its rings and sockets over and over, and sleeps only when it has found nothing for [`SPIN`]. Meanwhile
+//! the guest need not kick, which spares its hypervisor a system call. KVM does the same for a virtual processor that halts
 //! (`halt_poll_ns`, 200 µs).
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //!
 //! What bounds it:
 //!
-//! - Before each look the worker yields its processor, so that it takes what no other thread there has a use for.
+//! - Before each look the worker yields its processor (sched_yield(2)), so that it takes no time that another thread wants.
 //! - It takes a dialogue. A *score* grows with each event that came within [`SHORT`], asleep or not, and was of one of the last
 //!   two flows; an event of another flow takes [`OTHER`] from it, a longer wait all of it. So connections that are opened and closed one after
 //!   the other are a dialogue, but not a thousand connections in which little happens at a time. A guest that is idle, or asks now and then, never makes its
@@ -41,8 +41,8 @@ use crate::time::Time;
 
 /// How long one spin lasts at most: as KVM's for a virtual processor that halts.
 const SPIN: Duration = Duration::from_micros(200);
-/// A wait that is no longer may be one of a dialogue. Asleep it is longer than it were otherwise: everything that takes part
-/// is woken from its sleep each time.
+/// A wait that is no longer than this may be one of a dialogue. It is longer than [`SPIN`]: while the worker sleeps, so do the
+/// guest and the peer between two messages, and each has to be woken before it answers.
 const SHORT: Duration = Duration::from_micros(500);
 /// From this score on it is a dialogue.
 const DIALOGUE: u8 = 2;

@@ -210,7 +210,8 @@ impl Worker {
             self.plan_move();
             more |= self.life.rung;
             let moved = self.tx.take_sent() + std::mem::take(&mut self.receiveq.moved);
-            let turn = Turn { at: self.now, moved, worked: n > 0 || moved > 0, same: self.met.end_turn(), more };
+            let turn =
+                Turn { at: self.now, moved, worked: n > 0 || moved > 0, same: self.met.end_turn(), more };
             let next = pace.after(turn, waiter.is_fine());
             self.count_turn(pause, next, turn.worked);
             pause = next;
