@@ -14,8 +14,8 @@
 //! 5. flows with data fill the receive ring in turn, a bounded number of bytes each;
 //! 6. each ring is published once and the guest interrupted once.
 //!
-//! Kicks are suppressed while the loop runs and asked for before it sleeps, not before it naps (see `pace`); the
-//! kick descriptors are edge-triggered and never read. If the receive ring has no buffer left, data waits in the sockets, and the
+//! Kicks are suppressed while the loop runs and asked for before it sleeps, not before it naps (see `pace`) nor while it
+//! spins (see `spin`); the kick descriptors are edge-triggered and never read. If the receive ring has no buffer left, data waits in the sockets, and the
 //! flows that have some wait in `receive::Queues` for the guest's next kick on that ring.
 //!
 //! There is a worker for each queue pair that may be had, whether the guest uses it or not. A worker's variables
@@ -35,6 +35,7 @@
 //! | `flows`, `over`, `hold_budget`, `echoes` | the flows and what they share | `flows`, `stream`, `datagrams`, `echo`, `connect`, `evict` |
 //! | `guest`, `slow` | what is known of the guest, its services, fragments and errors | `guest`, `slow` |
 //! | `peers` | the other workers | `peers` |
+//! | `met` | the flows that the latest turns had something of | `spin` |
 //! | `life` | whether the worker runs, stands still or ends | `life`, `freeze`, `requests` |
 //!
 //! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
