@@ -17,12 +17,18 @@ use crate::config::Network;
 /// How long what has to happen is waited for.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The pods of a machine that moves, the target silent, and of its peer, on one network.
-fn moving() -> (PodNet, PodNet, PodNet, Network) {
-    let (source, target, peer) = (PodNet::new(), PodNet::new(), PodNet::new());
-    let network = network(&json!({}));
+/// The pods of a machine and of its peer on one network.
+fn staying() -> (PodNet, PodNet, Network) {
+    let (source, peer, network) = (PodNet::new(), PodNet::new(), network(&json!({})));
     make(&network, &peer, "peer", 10, false).unwrap();
     make(&network, &source, "source", 9, false).unwrap();
+    (source, peer, network)
+}
+
+/// The pods of a machine that moves, the target silent, and of its peer, on one network.
+fn moving() -> (PodNet, PodNet, PodNet, Network) {
+    let (source, peer, network) = staying();
+    let target = PodNet::new();
     make(&network, &target, "target", 9, true).unwrap();
     (source, target, peer, network)
 }
@@ -145,9 +151,7 @@ fn the_announcement_is_noticed_in_a_flood() {
 #[test]
 fn frames_for_a_machine_that_stays_go_nowhere() {
     on_node(|| {
-        let (source, peer, network) = (PodNet::new(), PodNet::new(), network(&json!({})));
-        make(&network, &peer, "peer", 10, false).unwrap();
-        make(&network, &source, "source", 9, false).unwrap();
+        let (source, peer, _) = staying();
         let here = source.enter(|| UdpSocket::bind((v4(9), 7)).unwrap());
         let ask = peer.enter(|| UdpSocket::bind((v4(10), 7)).unwrap());
         ask.send_to(b"before", (v4(9), 7)).unwrap();
@@ -165,9 +169,7 @@ fn frames_for_a_machine_that_stays_go_nowhere() {
 #[test]
 fn a_source_that_stays_is_heard_again() {
     on_node(|| {
-        let (source, peer, network) = (PodNet::new(), PodNet::new(), network(&json!({})));
-        make(&network, &peer, "peer", 10, false).unwrap();
-        make(&network, &source, "source", 9, false).unwrap();
+        let (source, peer, _) = staying();
         for _ in 0..2 {
             for _ in 0..2 {
                 assert_eq!(depart(&source.0, &[v4(9), v6(9)], || ()).unwrap().silent, ["net1"]);
