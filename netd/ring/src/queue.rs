@@ -333,12 +333,26 @@ impl Ring {
         if self.mem.logging() {
             self.log_used(old, new);
         }
+        self.asks_for(old)
+    }
+
+    /// Whether the driver wants an interrupt for the last `chains` completions that were published. It says so of
+    /// completions that it has not seen: it may have seen them since [`Ring::publish`] told that it does.
+    #[must_use]
+    pub fn wants_interrupt(&self, chains: usize) -> bool {
+        let chains = u16::try_from(chains).unwrap_or(u16::MAX).min(self.size());
+        self.asks_for(self.published.wrapping_sub(chains))
+    }
+
+    /// Whether the driver asks for an interrupt for what was completed after `old`.
+    #[inline]
+    fn asks_for(&self, old: u16) -> bool {
         // The index is visible before the driver's wish is read (VIRTIO 1.2, 2.7.7.1); the driver has the
         // mirror image of this barrier.
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = self.avail_u16(4 + 2 * (usize::from(self.mask) + 1)).load(Ordering::Relaxed);
-            crossed(u16::from_le(event), old, new)
+            crossed(u16::from_le(event), old, self.published)
         } else {
             u16::from_le(self.avail_u16(0).load(Ordering::Relaxed)) & AVAIL_NO_INTERRUPT == 0
         }

@@ -249,6 +249,34 @@ fn event_index_asks_for_one_interrupt_when_it_is_passed() {
 }
 
 #[test]
+fn an_interrupt_that_was_put_off_is_wanted_until_the_driver_has_seen_what_it_is_for() {
+    let mut driver = Driver::new(4, 0xfffe, true);
+    let mut ring = driver.ring();
+    driver.desc(0, DATA, 10, 0, 0);
+    driver.set_used_event(0xffff);
+    let mut complete = |driver: &mut Driver| {
+        driver.offer(0);
+        pop(&mut ring).0.unwrap();
+        ring.push_used(0, 0);
+        ring.publish()
+    };
+    assert_eq!([complete(&mut driver), complete(&mut driver), complete(&mut driver)], [false, true, false]);
+    assert!(ring.wants_interrupt(2));
+    assert!(!ring.wants_interrupt(1), "what was completed last is not what it waits for");
+    // It has seen all three by itself, and waits for the next one.
+    driver.set_used_event(1);
+    assert!(!ring.wants_interrupt(2));
+    assert!(!ring.wants_interrupt(usize::MAX));
+
+    let driver = Driver::new(4, 0, false);
+    let ring = driver.ring();
+    for (flag, wanted) in [(0, true), (1, false)] {
+        driver.put_u16(AVAIL, flag);
+        assert_eq!(ring.wants_interrupt(1), wanted);
+    }
+}
+
+#[test]
 fn kicks_are_asked_for_by_event_index_or_by_flag() {
     let mut driver = Driver::new(4, 7, true);
     let mut ring = driver.ring();

@@ -10,11 +10,17 @@
 //! nothing. A frame that comes during a nap waits for [`NAP`] at most, events of sockets end it at once, and
 //! where no bulk flows there is no nap at all. Small messages that follow each other make it spin ([`super::spin`]).
 //!
-//! The other way, the driver asks for an interrupt when its transmitted buffers come back ([`Owed`]). Where these
-//! are bare acknowledgements the guest does not wait for them: the guest's sockets are not charged for ACKs, unlike for data
-//! (Linux: skb_set_tcp_pure_ack), and the driver frees them along the way when it next sends or receives. Such
-//! an interrupt is owed for [`OWED_FOR`] at most, and paid as soon as it is due for anything else, or when an
-//! appreciable part of the ring would be held up by it.
+//! The other way, the driver asks for an interrupt when its transmitted buffers come back ([`Owed`]), which costs a small guest
+//! more than the frame did. The driver also frees them along the way when it receives, and wants no interrupt for them any more. So
+//! the interrupt is *owed* for a while, and sent only if the driver still wants it then:
+//!
+//! - bare acknowledgements: [`OWED_FOR`]. The guest does not wait for their buffers, as its sockets are not charged for ACKs,
+//!   unlike for data (Linux: skb_set_tcp_pure_ack).
+//! - datagrams, while the worker spins: [`DATAGRAMS_FOR`]. In a dialogue the answer comes before that, and a guest that sends one
+//!   datagram after the other has room for many in its socket. A worker that goes to sleep sends the interrupt first.
+//! - all else: not at all. Linux's TCP holds a small segment back while the buffer of the one before is out (automatic corking).
+//!
+//! It is sent as soon as it is due for anything else, or when an appreciable part of the ring would be held up by it.
 
 use std::time::Duration;
 
@@ -36,6 +42,10 @@ const UNSEEN: Duration = Duration::from_micros(200);
 const AFTER_BULK: Duration = Duration::from_millis(2);
 /// How long the interrupt for bare acknowledgements is owed.
 pub(super) const OWED_FOR: Duration = Duration::from_millis(1);
+/// The same for datagrams.
+const DATAGRAMS_FOR: Duration = Duration::from_micros(100);
+/// Bytes of the longest datagram for which it is owed, as a frame with its virtio header: a socket has room for few longer ones.
+pub(super) const DATAGRAM: usize = 1600;
 /// The part of the ring that may be held up by it.
 const OWED_PART: usize = 4;
 
@@ -119,38 +129,61 @@ impl Pace {
     }
 }
 
+/// What frames of the transmit ring are, by how long the guest can do without their buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frames {
+    /// Nothing but acknowledgements.
+    Bare,
+    /// Datagrams, with or without acknowledgements, while the worker spins.
+    Datagrams,
+    /// Anything.
+    Any,
+}
+
 /// An interrupt of the transmit ring that the driver wants and has not got.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
-    since: Option<Time>,
+    due: Option<Time>,
+    /// It is owed for more than acknowledgements.
+    before_sleep: bool,
+    /// Those given back since it is owed.
     chains: usize,
 }
 
 impl Owed {
-    /// `chains` more were given back, nothing but acknowledgements if `bare`; `wanted`: the driver wants an
-    /// interrupt for them. True when it is to be sent now.
-    pub(super) fn owe(&mut self, now: Time, chains: usize, bare: bool, wanted: bool, ring: u16) -> bool {
-        self.chains += chains;
-        if wanted {
-            self.since.get_or_insert(now);
+    /// `chains` more were given back, which held such `frames`; `wanted`: the driver wants an interrupt for them. True when it
+    /// is to be sent now.
+    pub(super) fn owe(&mut self, now: Time, chains: usize, frames: Frames, wanted: bool, ring: u16) -> bool {
+        if !wanted && self.due.is_none() {
+            return false;
         }
-        self.since.is_some() && (!bare || self.chains * OWED_PART >= usize::from(ring)) || self.is_due(now)
-    }
-
-    /// Whether it has been owed for long enough.
-    pub(super) fn is_due(&self, now: Time) -> bool {
-        self.due_at().is_some_and(|at| at <= now)
+        let due = match frames {
+            Frames::Bare => now + OWED_FOR,
+            Frames::Datagrams => now + DATAGRAMS_FOR,
+            Frames::Any => now,
+        };
+        let due = self.due.map_or(due, |at| at.min(due));
+        self.due = Some(due);
+        self.before_sleep |= frames == Frames::Datagrams;
+        self.chains += chains;
+        due <= now || self.chains * OWED_PART >= usize::from(ring)
     }
 
     /// When it is to be sent at the latest.
     pub(super) fn due_at(&self) -> Option<Time> {
-        self.since.map(|since| since + OWED_FOR)
+        self.due
     }
 
-    /// It is sent now, if there is one: true.
-    pub(super) fn take_owed(&mut self) -> bool {
-        self.chains = 0;
-        self.since.take().is_some()
+    /// Whether it is to be sent before the worker sleeps.
+    pub(super) fn is_due_before_sleep(&self) -> bool {
+        self.before_sleep
+    }
+
+    /// The debt ends, if there is one: for so many chains.
+    pub(super) fn settle(&mut self) -> Option<usize> {
+        let chains = std::mem::take(&mut self.chains);
+        self.before_sleep = false;
+        self.due.take().map(|_| chains)
     }
 }
 
@@ -234,42 +267,61 @@ mod tests {
     }
 
     #[test]
-    fn data_and_datagrams_are_paid_at_once() {
+    fn the_interrupt_for_anything_is_sent_at_once() {
         let mut owed = Owed::default();
-        assert!(owed.owe(at(0), 1, false, true, 256));
-        assert!(owed.take_owed());
-        assert!(!owed.take_owed());
+        assert!(owed.owe(at(0), 1, Frames::Any, true, 256));
+        assert_eq!(owed.settle(), Some(1));
+        assert_eq!(owed.settle(), None);
     }
 
     #[test]
-    fn an_interrupt_that_nobody_wants_is_never_sent() {
+    fn an_interrupt_that_the_driver_does_not_want_is_never_sent() {
         let mut owed = Owed::default();
         for n in 0..100 {
-            assert!(!owed.owe(at(n * 1000), 10, n % 2 == 0, false, 256));
+            let frames = [Frames::Bare, Frames::Datagrams, Frames::Any][n as usize % 3];
+            assert!(!owed.owe(at(n * 1000), 10, frames, false, 256));
         }
         assert_eq!(owed.due_at(), None);
+        assert!(!owed.is_due_before_sleep());
     }
 
     #[test]
     fn acknowledgements_are_paid_after_a_while_or_with_what_comes_after_them() {
         let mut owed = Owed::default();
-        assert!(!owed.owe(at(0), 1, true, true, 256));
-        assert!(!owed.owe(at(900), 1, true, false, 256));
+        assert!(!owed.owe(at(0), 1, Frames::Bare, true, 256));
+        assert!(!owed.owe(at(900), 1, Frames::Bare, false, 256));
         assert_eq!(owed.due_at(), Some(at(1000)));
-        assert!(owed.owe(at(1000), 1, true, false, 256));
-        assert!(owed.take_owed());
-        assert!(!owed.owe(at(1100), 1, true, true, 256));
-        assert!(owed.owe(at(1200), 1, false, false, 256), "the debt is older");
+        assert!(owed.owe(at(1000), 1, Frames::Bare, false, 256));
+        assert_eq!(owed.settle(), Some(3));
+        assert!(!owed.owe(at(1100), 1, Frames::Bare, true, 256));
+        assert!(owed.owe(at(1200), 1, Frames::Any, false, 256), "the debt is older");
+    }
+
+    #[test]
+    fn datagrams_are_paid_soon_and_acknowledgements_with_them() {
+        let mut owed = Owed::default();
+        assert!(!owed.owe(at(0), 1, Frames::Bare, true, 256));
+        assert!(!owed.is_due_before_sleep(), "a worker may sleep over acknowledgements");
+        assert!(!owed.owe(at(50), 1, Frames::Datagrams, false, 256));
+        assert!(owed.is_due_before_sleep());
+        assert_eq!(owed.due_at(), Some(at(150)));
+        assert!(!owed.owe(at(120), 1, Frames::Datagrams, true, 256));
+        assert_eq!(owed.due_at(), Some(at(150)), "the oldest counts");
+        assert!(owed.owe(at(150), 1, Frames::Bare, false, 256));
+        assert_eq!(owed.settle(), Some(4));
+        assert!(!owed.is_due_before_sleep());
     }
 
     #[test]
     fn a_quarter_of_the_ring_is_not_held_up() {
-        let mut owed = Owed::default();
-        assert!(!owed.owe(at(0), 63, true, true, 256));
-        assert!(owed.owe(at(1), 1, true, false, 256));
-        owed.take_owed();
-        assert!(!owed.owe(at(2), 63, true, true, 256), "counted anew");
-        let mut tiny = Owed::default();
-        assert!(tiny.owe(at(0), 1, true, true, 4));
+        for frames in [Frames::Bare, Frames::Datagrams] {
+            let mut owed = Owed::default();
+            assert!(!owed.owe(at(0), 63, frames, true, 256));
+            assert!(owed.owe(at(1), 1, frames, false, 256));
+            owed.settle();
+            assert!(!owed.owe(at(2), 63, frames, true, 256), "counted anew");
+            let mut tiny = Owed::default();
+            assert!(tiny.owe(at(0), 1, frames, true, 4));
+        }
     }
 }

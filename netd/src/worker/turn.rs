@@ -194,6 +194,7 @@ impl Worker {
                 }
             };
             self.now = self.clock.now();
+            self.tx.spinning = pause == Pause::Spin;
             for event in events.iter().take(n) {
                 self.on_event(*event);
             }
@@ -215,6 +216,9 @@ impl Worker {
             let next = pace.after(turn, waiter.is_fine());
             self.count_turn(pause, next, turn.worked);
             pause = next;
+            if matches!(pause, Pause::Sleep | Pause::Nap) && self.tx.owes_before_sleep() {
+                self.pay();
+            }
             match pause {
                 Pause::Sleep if self.rest() => pause = Pause::Look,
                 Pause::Nap | Pause::Spin if self.rest_rx() => pause = Pause::Look,

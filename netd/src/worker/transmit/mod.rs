@@ -6,7 +6,7 @@ mod outbound;
 use std::net::SocketAddr;
 
 use super::command::Command;
-use super::pace::Owed;
+use super::pace::{DATAGRAM, Frames, Owed};
 use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
@@ -52,6 +52,10 @@ pub(super) struct Transmit {
     heads: Vec<u16>,
     /// Chains of this batch that held nothing but acknowledgements.
     bare: usize,
+    /// Those that held a datagram of at most [`DATAGRAM`] bytes.
+    datagrams: usize,
+    /// The worker spins: it did not sleep before this turn.
+    pub(super) spinning: bool,
     /// The ring's interrupt.
     owed: Owed,
     /// Bytes taken from the ring in this turn.
@@ -83,6 +87,11 @@ impl Transmit {
     /// When the interrupt that is owed is to be sent at the latest.
     pub(super) fn due_at(&self) -> Option<Time> {
         self.owed.due_at()
+    }
+
+    /// Whether an interrupt is owed that is to be sent before the worker sleeps.
+    pub(super) fn owes_before_sleep(&self) -> bool {
+        self.owed.is_due_before_sleep()
     }
 
     /// No interrupt is owed any more.
@@ -143,10 +152,11 @@ impl Worker {
         more
     }
 
-    /// Sends the interrupt of the transmit ring that is owed.
+    /// Sends the interrupt of the transmit ring that is owed, if the driver has not found the buffers by itself.
     pub(super) fn pay(&mut self) {
-        if self.tx.owed.take_owed()
+        if let Some(chains) = self.tx.owed.settle()
             && let Some(ring) = &self.tx.ring
+            && ring.wants_interrupt(chains)
         {
             ring.signal();
             self.counters.guest_interrupts.add(1);
@@ -168,9 +178,9 @@ impl Worker {
 
     /// As [`Worker::on_frame`], of a frame that is in no ring of this worker's: what this ring is owed does not change.
     pub(super) fn on_frame_apart(&mut self, slices: &Iovs, bytes: usize) -> Result<(), Reason> {
-        let bare = self.tx.bare;
+        let before = (self.tx.bare, self.tx.datagrams);
         let result = self.on_frame(slices, 0, bytes);
-        self.tx.bare = bare;
+        (self.tx.bare, self.tx.datagrams) = before;
         result
     }
 
@@ -212,7 +222,13 @@ impl Worker {
         slices.clear();
         self.tx.slices = slices;
         let chains = self.tx.heads.len();
-        let bare = std::mem::take(&mut self.tx.bare) == chains;
+        let bare = std::mem::take(&mut self.tx.bare);
+        let datagrams = std::mem::take(&mut self.tx.datagrams);
+        let frames = match chains.saturating_sub(bare) {
+            0 => Frames::Bare,
+            others if self.tx.spinning && others == datagrams => Frames::Datagrams,
+            _ => Frames::Any,
+        };
         if let Some(ring) = self.tx.ring.as_mut()
             && !self.tx.heads.is_empty()
         {
@@ -220,7 +236,7 @@ impl Worker {
                 ring.push_used(head, 0);
             }
             let wanted = ring.publish();
-            if self.tx.owed.owe(self.now, chains, bare, wanted, ring.size()) {
+            if self.tx.owed.owe(self.now, chains, frames, wanted, ring.size()) {
                 self.pay();
             }
         }
@@ -362,6 +378,7 @@ impl Worker {
 
     fn on_udp(&mut self, frame: &TxFrame<'_>, ip: &Ip, transport: &[u8]) -> Result<(), Reason> {
         let udp = UdpHeader::parse(transport, ip.payload_len)?;
+        self.tx.datagrams += usize::from(frame.bytes <= DATAGRAM);
         // DHCP and DHCPv6 are netd's own services.
         if (udp.dst == 67 && ip.src.is_ipv4()) || (udp.dst == 547 && ip.src.is_ipv6()) {
             return self.on_service_frame(&frame.copy());
