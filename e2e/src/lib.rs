@@ -30,7 +30,7 @@ mod update;
 
 pub use backend::{Backend, BackendOptions, RunningBackend};
 pub use bed::{Bed, Family, PEER, PORT};
-pub use guest::{Boot, Guest, UML, Vhost, uml_container};
+pub use guest::{Boot, Guest, Vhost, uml_command, uml_container};
 pub use net::{Net, NetOptions, Netns};
 pub use netctl::Netctl;
 pub use pod::{Pod, Sandbox};

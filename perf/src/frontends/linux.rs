@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
 use podvirt_e2e::artefacts::{artefact, program_dir};
-use podvirt_e2e::{Boot, Console, Family, Guest, Pod, Process, UML, Vhost, uml_container};
+use podvirt_e2e::{Boot, Console, Family, Guest, Pod, Process, Vhost, uml_command, uml_container};
 
 use super::masquerade;
 use crate::bed::{GUEST_PORT, TIMEOUT};
@@ -88,7 +90,12 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
             let boot = if setup.frontend == Frontend::Tcg { Boot::Qemu } else { Boot::Uml };
             // IPv4 alone is ready a second earlier.
             let dhcp = if setup.family == Family::V4 { "pv.dhcp=4" } else { "pv.dhcp=46" };
-            let vhost = Vhost { kernel: vec![dhcp.into()], memory_mib, ..Default::default() };
+            let vhost = Vhost {
+                kernel: vec![dhcp.into()],
+                memory_mib,
+                processor: Some(processor()?),
+                ..Default::default()
+            };
             let guest = Guest::boot(boot, pod, &vhost)?;
             let mtu = guest.said("mtu")?;
             ensure!(mtu == setup.mtu.to_string(), "the guest's MTU is {mtu}, not {}", setup.mtu);
@@ -136,12 +143,20 @@ fn booted(console: Console, process: Process) -> Result<Linux> {
     }
 }
 
+/// The processor of a guest that is User Mode Linux: the last of those that this process may run on.
+fn processor() -> Result<usize> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let mut all = (0..CpuSet::count()).rev();
+    all.find(|n| allowed.is_set(*n).unwrap_or(false)).context("no processor is allowed")
+}
+
 /// User Mode Linux on the tap device, with its own driver, which takes an MTU above 1500 at its start only.
 fn uml(pod: &Pod, memory_mib: u32, mtu: u16) -> Result<Linux> {
     let container = uml_container(pod)?.ro(&pod.path(masquerade::NODE), "/dev/net/tun");
     let line = format!(
-        "{UML} initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null mem={memory_mib}M \
+        "{} initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null mem={memory_mib}M \
          vec0:transport=tap,ifname={},depth=128,gro=1,mtu={mtu} quiet pv.dhcp=no",
+        uml_command(Some(processor()?)),
         masquerade::TAP
     );
     let (process, console) = container.spawn_with_console(&words(&line))?;
