@@ -8,7 +8,7 @@
 mod work;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use work::{Flows, Frames, Rings, TURN};
+use work::{Flows, Frames, Memory, Rings, TURN};
 
 fn rings(c: &mut Criterion) {
     let mut group = c.benchmark_group("ring");
@@ -38,6 +38,8 @@ fn flows(c: &mut Criterion) {
         group.bench_function(format!("find_{name}"), |b| b.iter(|| flows.find()));
         group.bench_function(format!("replace_{name}"), |b| b.iter(|| flows.replace()));
         group.bench_function(format!("timer_{name}"), |b| b.iter(|| flows.timers()));
+        let mut memory = Memory::new(count);
+        group.bench_function(format!("memory_{name}"), |b| b.iter(|| memory.read()));
     }
 }
 

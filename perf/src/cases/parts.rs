@@ -38,7 +38,7 @@ struct Estimate {
 }
 
 /// Those whose figures are required, as criterion's pattern.
-const REQUIRED: &str = "^(ring/pop_push|flow/find_.*)$";
+const REQUIRED: &str = "^(ring/pop_push|flow/(find|memory)_.*)$";
 
 /// Runs the benchmarks of netd's parts and reads what they found: nanoseconds by name. With `quick` only what is
 /// required, and less precisely.
