@@ -248,39 +248,3 @@ impl Flows {
         }
     }
 }
-
-/// A cache line, as a slot of the flow table is.
-#[repr(align(64))]
-struct Line(u64);
-
-/// What a look-up waits for, without the look-up: a bucket of an index and then the slot that it names, both of the sizes of a
-/// flow table's.
-pub(crate) struct Memory {
-    buckets: Vec<u64>,
-    slots: Vec<Line>,
-    at: usize,
-}
-
-impl Memory {
-    /// As of a table of `count` flows.
-    pub(crate) fn new(count: usize) -> Memory {
-        // As netd's index: three quarters full at most.
-        let buckets = (count * 4 / 3 + 1).next_power_of_two();
-        // Neighbours in the index are none among the slots. Prime to any number of flows that is measured.
-        let slot = |n: usize| (n * 60_013 % count) as u64;
-        Memory {
-            buckets: (0..buckets).map(slot).collect(),
-            slots: (0..count).map(|_| Line(0)).collect(),
-            at: 0,
-        }
-    }
-
-    /// Reads [`TURN`] pairs, far from each other, each after the one before: where the next pair is depends on what is read.
-    pub(crate) fn read(&mut self) {
-        for _ in 0..TURN {
-            let slot = self.buckets[self.at];
-            let zero = black_box(&self.slots)[slot as usize].0;
-            self.at = (self.at + 7_919 + zero as usize) & (self.buckets.len() - 1);
-        }
-    }
-}

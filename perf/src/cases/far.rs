@@ -55,6 +55,7 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     if let Some(backend) = used.backend {
         found.put(bed.name("far_cpu_per_gb"), backend.total() / gigabytes);
     }
+    found.put(bed.name("far_cpu_guest_per_gb"), used.frontend.total() / gigabytes);
     found.put(bed.name("far_share"), number(&sent, "share")?);
     found.put(bed.name("far_share_p1"), number(&sent, "share_p1")?);
     found.put(bed.name("far_failed"), number(&opened, "failed")? + number(&sent, "failed")?);

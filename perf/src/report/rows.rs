@@ -244,6 +244,7 @@ fn flows() -> Vec<Row> {
 fn far() -> Vec<Row> {
     vec![
         row("far_cpu_per_gb", "backend CPU s/GB", 3),
+        row("far_cpu_guest_per_gb", "guest CPU s/GB; plain: of its program", 3),
         row("far_share", "reached by a connection, share of what it sends", 3),
         row("far_share_p1", "… 1st percentile", 3),
         row("far_failed", "connections that failed", 0),
