@@ -59,6 +59,24 @@ pub(crate) struct Used {
     pub(crate) containers: BTreeMap<String, f64>,
 }
 
+/// Resident memory without the guest's, in MiB; what processes share is divided among them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    /// All of the pod's.
+    pub(crate) pod: f64,
+    /// What QEMU has translated of the guest's code, where it emulates the processor; a part of the pod's.
+    pub(crate) translated: f64,
+    /// Each container's.
+    pub(crate) containers: BTreeMap<String, f64>,
+}
+
+/// Memory of processes without the guest's, in KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Resident {
+    all: f64,
+    translated: f64,
+}
+
 impl Cgroups {
     /// Those of a pod that runs.
     ///
@@ -117,20 +135,23 @@ impl Cgroups {
         })
     }
 
-    /// Resident memory in MiB of the pod's processes without the guest's, whose size in MiB is `guest`; what processes
-    /// share is divided among them. The whole pod's, and each container's.
+    /// Memory of the pod's processes without the guest's, whose size in MiB is `guest`.
     ///
     /// # Errors
     /// The pod is gone.
-    pub(crate) fn memory(&self, guest: u64) -> Result<(f64, BTreeMap<String, f64>)> {
-        let mut pod = 0.0;
+    pub(crate) fn memory(&self, guest: u64) -> Result<Memory> {
+        let mut memory = Memory::default();
         for dir in fs::read_dir(&self.pod)?.flatten() {
             if dir.path().is_dir() {
-                pod += resident(&dir.path(), guest)?;
+                let found = resident(&dir.path(), guest)?;
+                memory.pod += found.all / 1024.0;
+                memory.translated += found.translated / 1024.0;
             }
         }
-        let containers = self.containers.iter().map(|(name, dir)| Ok((name.clone(), resident(dir, guest)?)));
-        Ok((pod, containers.collect::<Result<_>>()?))
+        for (name, dir) in &self.containers {
+            memory.containers.insert(name.clone(), resident(dir, guest)?.all / 1024.0);
+        }
+        Ok(memory)
     }
 }
 
@@ -152,19 +173,22 @@ fn seconds(dir: &Path) -> Result<f64> {
     Ok(text.trim().parse::<f64>()? / 1e9)
 }
 
-/// MiB of a cgroup's processes without the guest's memory.
-fn resident(dir: &Path, guest: u64) -> Result<f64> {
+/// Memory of a cgroup's processes without the guest's.
+fn resident(dir: &Path, guest: u64) -> Result<Resident> {
     let path = dir.join("cgroup.procs");
     let processes = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     // One that ends meanwhile has none.
     let maps = processes.lines().filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/smaps")).ok());
-    Ok(maps.map(|text| proportional(&text, guest * 1024)).sum::<f64>() / 1024.0)
+    Ok(maps.map(|text| proportional(&text, guest * 1024)).fold(Resident::default(), |sum, each| Resident {
+        all: sum.all + each.all,
+        translated: sum.translated + each.translated,
+    }))
 }
 
-/// KiB of a process as /proc/PID/smaps has them (proc(5)), without mappings of the guest's memory: those that QEMU names so,
-/// and a nameless one of its size.
-fn proportional(smaps: &str, guest: u64) -> f64 {
-    let (mut sum, mut name, mut size) = (0.0, "", 0);
+/// What a process has as /proc/PID/smaps tells it (proc(5)), without mappings of the guest's memory: those that QEMU names so,
+/// and a nameless one of its size. Translated code is what a nameless mapping lets a processor write and execute.
+fn proportional(smaps: &str, guest: u64) -> Resident {
+    let (mut found, mut rights, mut name, mut size) = (Resident::default(), "", "", 0);
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
@@ -172,17 +196,22 @@ fn proportional(smaps: &str, guest: u64) -> f64 {
         match first {
             "Size:" => size = number(),
             "Pss:" => {
-                let guests = name.starts_with(SHARED) || (name.is_empty() && size == guest);
+                let code = name.is_empty() && rights.starts_with("rwx");
+                let guests = name.starts_with(SHARED) || (name.is_empty() && !code && size == guest);
                 #[allow(clippy::cast_precision_loss, reason = "KiB of one process")]
-                let kib = number() as f64;
-                sum += if guests { 0.0 } else { kib };
+                let kib = if guests { 0.0 } else { number() as f64 };
+                found.all += kib;
+                found.translated += if code { kib } else { 0.0 };
             }
             // The mapping's head: addresses, rights, offset, device, inode, and perhaps a name.
-            _ if !first.ends_with(':') => name = words.nth(4).unwrap_or_default(),
+            _ if !first.ends_with(':') => {
+                rights = words.next().unwrap_or_default();
+                name = words.nth(3).unwrap_or_default();
+            }
             _ => {}
         }
     }
-    sum
+    found
 }
 
 #[cfg(test)]
@@ -205,13 +234,17 @@ Pss:              200000 kB
 7f0040000000-7f0040001000 rw-p 00000000 00:00 0
 Size:                  4 kB
 Pss:                   4 kB
+7f0050000000-7f0058000000 rwxp 00000000 00:00 0
+Size:             131072 kB
+Pss:               90000 kB
 ";
 
     #[test]
     fn the_guests_memory_is_not_the_pods_own() {
-        assert_eq!(proportional(SMAPS, 256 * 1024), 504.0);
+        let own = Resident { all: 90_504.0, translated: 90_000.0 };
+        assert_eq!(proportional(SMAPS, 256 * 1024), own);
         // A guest of another size is not told from the process's own memory by its size.
-        assert_eq!(proportional(SMAPS, 512 * 1024), 200_504.0);
+        assert_eq!(proportional(SMAPS, 512 * 1024), Resident { all: 290_504.0, ..own });
     }
 
     #[test]

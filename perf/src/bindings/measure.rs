@@ -130,8 +130,8 @@ fn transactions<'n>(
 
 /// Memory of its pod beyond the guest's, when it has carried all of that.
 fn memory(subject: &Subject<'_>, figures: &mut BTreeMap<String, f64>) -> Result<()> {
-    let (pod, containers) = subject.cgroups.memory(GUEST_MIB)?;
-    figures.insert("pod_mib".into(), pod);
-    figures.extend(containers.into_iter().map(|(name, mib)| (format!("{name}_mib"), mib)));
+    let memory = subject.cgroups.memory(GUEST_MIB)?;
+    figures.insert("pod_mib".into(), memory.pod);
+    figures.extend(memory.containers.into_iter().map(|(name, mib)| (format!("{name}_mib"), mib)));
     Ok(())
 }

@@ -215,9 +215,10 @@ fn level(
         put("netd_processors", median(used.iter().map(netd))?);
     }
     let memory = guests.iter().map(|guest| guest.cgroups.memory(GUEST_MIB)).collect::<Result<Vec<_>>>()?;
-    figures.insert("pod_mib".into(), median(memory.iter().map(|(pod, _)| *pod))?);
-    for container in memory.first().map(|(_, containers)| containers.keys()).into_iter().flatten() {
-        let each = memory.iter().filter_map(|(_, containers)| containers.get(container).copied());
+    figures.insert("pod_mib".into(), median(memory.iter().map(|memory| memory.pod))?);
+    figures.insert("translated_mib".into(), median(memory.iter().map(|memory| memory.translated))?);
+    for container in memory.first().map(|memory| memory.containers.keys()).into_iter().flatten() {
+        let each = memory.iter().filter_map(|memory| memory.containers.get(container).copied());
         figures.insert(format!("{container}_mib"), median(each)?);
     }
     Ok(())

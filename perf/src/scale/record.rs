@@ -29,7 +29,7 @@ pub(crate) struct Scale {
 }
 
 /// A figure's name, what it is called, and digits behind the point.
-const ROWS: [(&str, &str, usize); 16] = [
+const ROWS: [(&str, &str, usize); 17] = [
     ("out_gbits", "guests → pod, all together, Gbit/s", 2),
     ("out_fairness", "… Jain's index of fairness", 3),
     ("out_netd_cpu", "… CPU of the netds, s/GB", 2),
@@ -45,6 +45,7 @@ const ROWS: [(&str, &str, usize); 16] = [
     ("pod_mib", "memory of a machine's pod beyond the guest's, median, MiB", 1),
     ("netd_mib", "… of it netd's container", 1),
     ("compute_mib", "… of it virt-launcher's, QEMU and libvirt in it", 1),
+    ("translated_mib", "… of it guest code that QEMU has translated; none with KVM", 1),
     ("volumeroot_mib", "… of it the container disk's", 1),
 ];
 
