@@ -72,7 +72,11 @@ pub(crate) fn iperf(bed: &mut Bed, pace: &Pace, direction: Direction, options: &
     // The server's report is complete when it can be read.
     let hosts = until("iperf3's report", TIMEOUT, || Ok(Report::parse(&server.log()).ok()));
     let used = bed.since(&before)?;
-    let guests = Report::parse(&guests)?;
+    // A client that lost its server knows no more than that.
+    let guests = Report::parse(&guests).with_context(|| match Report::parse(&server.log()) {
+        Ok(_) => "the server's report has no error".to_owned(),
+        Err(error) => format!("at the server: {error:#}"),
+    })?;
     let hosts = hosts.with_context(|| server.log())?;
     let receiver = if direction == Direction::G2h { hosts } else { guests };
     Ok(Transfer { receiver, used })
