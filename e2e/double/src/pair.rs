@@ -295,7 +295,8 @@ impl Pair {
         if self.rings[TX].free() == 0 { None } else { self.tx_free.pop() }
     }
 
-    fn reclaim(&mut self) {
+    /// Takes back the transmit buffers that the device has completed.
+    pub fn reclaim(&mut self) {
         while let Some(used) = self.rings[TX].next_used() {
             self.tx_free.extend(used.token);
         }

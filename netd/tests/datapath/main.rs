@@ -23,6 +23,7 @@ mod migration;
 mod pairs;
 mod peers;
 mod ports;
+mod spinning;
 mod spoofing;
 mod starved;
 mod tcp;
