@@ -4,7 +4,7 @@
 //! the network. So both directions are measured by the same code. A measurement prints one JSON object on one line.
 //!
 //! ```text
-//! perf-agent serve PORT                       echoes TCP and UDP, for ever
+//! perf-agent serve PORT [BYTES]               echoes TCP and UDP, for ever; its UDP socket has room for so many bytes
 //! perf-agent rr ADDR SECONDS SIZE [RATE]      round trips over one TCP connection, as fast as they go or so many a second
 //! perf-agent crr ADDR SECONDS [RATE]          connection, one byte there and back, end
 //! perf-agent refusals ADDR SECONDS            connects to a port that no program serves, until that is known
@@ -44,7 +44,8 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["serve", port] => serve::serve(port.parse()?),
+        ["serve", port] => serve::serve(port.parse()?, None),
+        ["serve", port, room] => serve::serve(port.parse()?, Some(room.parse()?)),
         ["rr", address, time, size, rate @ ..] => {
             tell(&tcp::round_trips(at(address)?, seconds(time)?, size.parse()?, per_second(rate)?)?)
         }
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_measurement_works_against_its_own_server() {
-        let address = served(serve::serve);
+        let address = served(|port| serve::serve(port, None));
         let time = Duration::from_millis(50);
         for found in [
             tcp::round_trips(address, time, 1, None).unwrap(),

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
 /// Connections that wait to be accepted.
@@ -17,13 +18,17 @@ const LARGEST: usize = 65_535;
 /// Datagrams that are echoed before connections get their turn.
 const TURN: usize = 256;
 
-/// Echoes what comes by TCP and UDP, in both families.
-pub(crate) fn serve(port: u16) -> Result<()> {
+/// Echoes what comes by TCP and UDP, in both families. The UDP socket has `room` for so many bytes, or as many as is usual.
+pub(crate) fn serve(port: u16, room: Option<usize>) -> Result<()> {
     crate::allow_descriptors(1 << 16)?;
     let listener = listen(port)?;
     listener.set_nonblocking(true)?;
     let datagrams = UdpSocket::bind(any(port)).with_context(|| format!("UDP port {port}"))?;
     datagrams.set_nonblocking(true)?;
+    if let Some(room) = room {
+        // Beyond the system's limit, which takes root.
+        setsockopt(&datagrams, sockopt::RcvBufForce, &room).context("SO_RCVBUFFORCE")?;
+    }
 
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     for fd in [listener.as_fd(), datagrams.as_fd()] {

@@ -263,7 +263,8 @@ impl Record {
              forth. Its connections with the client go on meanwhile. There are connections of both families, opened by the guest or by the client, \
              busy in one direction or both, sixteen in parallel, idle, and half-closed. Every second guest, but none with passt, has four more on which both sides send what nobody \
              reads, so that megabytes wait unread and unsent. Every byte is compared at \
-             both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any. virt-handler \
+             both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any, and the guest's echo \
+             has room for all datagrams of some seconds. virt-handler \
              repairs netd's connections: it makes the target's address speak before the first connection goes on, and sends to the target \
              what the client has sent to the source meanwhile. passt-repair repairs passt's, \
              and their address speaks when the guest runs: a datagram that comes earlier keeps this passt in a loop for good. With the tap device there is no backend: the kernel's bridge and translation lead to the guest, by a node agent's \
