@@ -16,7 +16,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
 use podvirt_api::mac::MacAddr;
 
-use super::NetError;
+use super::{NetError, netns};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// All nodes, ff02::1, as an Ethernet address (RFC 2464, section 7).
@@ -66,10 +66,10 @@ pub fn send(interface: &str, frames: &[Vec<u8>]) -> Result<(), NetError> {
     // Protocol 0: it receives nothing.
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
     let socket = socket.map_err(|e| failed(e.into()))?;
-    for frame in frames {
-        sendto(socket.as_raw_fd(), frame, &address, MsgFlags::empty()).map_err(|e| failed(e.into()))?;
-    }
-    Ok(())
+    let send = |frame: &Vec<u8>| sendto(socket.as_raw_fd(), frame, &address, MsgFlags::empty());
+    let sent = frames.iter().try_for_each(|frame| send(frame).map(drop));
+    netns::close_aside(socket);
+    sent.map_err(|e| failed(e.into()))
 }
 
 fn link_address(interface: &str) -> io::Result<LinkAddr> {

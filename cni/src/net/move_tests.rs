@@ -3,6 +3,8 @@
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
@@ -124,15 +126,21 @@ fn the_announcement_is_noticed_in_a_flood() {
         let ask = peer.enter(|| UdpSocket::bind((v4(10), 7)).unwrap());
         ask.send_to(b"before", (v4(9), 7)).unwrap();
         here.recv(&mut [0; 16]).unwrap();
-        let flooding = Arc::new(());
+        let flooding = Arc::new(AtomicU64::new(0));
         let floods = Arc::downgrade(&flooding);
         let flood = std::thread::spawn(move || {
-            while floods.strong_count() > 0 {
+            while let Some(sent) = floods.upgrade() {
                 // The peer's own queue may be full.
-                let _ = ask.send_to(b"meanwhile", (v4(9), 7));
+                let done = ask.send_to(b"meanwhile", (v4(9), 7));
+                sent.fetch_add(u64::from(done.is_ok()), Relaxed);
             }
         });
         let departed = depart(&source.0, &[v4(9), v6(9)], || ()).unwrap();
+        // On a busy machine the address may else have moved before the next datagram is sent.
+        let before = flooding.load(Relaxed);
+        while flooding.load(Relaxed) < before + 10 {
+            std::thread::yield_now();
+        }
         // It is never raised: the loop ends by what it hears.
         let over = EventFd::new().unwrap();
         let sending = std::thread::spawn(move || departed.kept.unwrap().send_on(over.as_fd()).unwrap());

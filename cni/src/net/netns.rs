@@ -26,14 +26,17 @@ where
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| NetError::io("cannot start a runtime", e))?;
-        runtime.block_on(async move {
+        let result = runtime.block_on(async move {
             let (connection, handle, _) =
                 rtnetlink::new_connection().map_err(|e| NetError::io("cannot open rtnetlink", e))?;
             let connection = tokio::spawn(connection);
             let result = work(handle).await;
             connection.abort();
             result
-        })
+        });
+        // The connection's socket goes with it.
+        close_aside(runtime);
+        result
     };
     let joined = std::thread::scope(|scope| scope.spawn(enter).join());
     // A panic inside goes on outside.
@@ -46,4 +49,11 @@ where
 /// There is none.
 pub fn open(path: &Path) -> Result<File, NetError> {
     File::open(path).map_err(|e| NetError::io(format!("the network namespace {}", path.display()), e))
+}
+
+/// Drops what has sockets on a thread of its own. The kernel waits for all of its processors when a socket of packets or of netlink is
+/// closed, 10 ms and more, and a machine that has just arrived would be silent for as long.
+pub(super) fn close_aside<S: Send + 'static>(sockets: S) {
+    // Where there is no thread to be had they go with the closure, here.
+    let _ = std::thread::Builder::new().name("close".into()).spawn(move || drop(sockets));
 }

@@ -16,7 +16,7 @@ use netlink_sys::constants::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 use nix::net::if_::if_nametoindex;
 
-use super::NetError;
+use super::{NetError, netns};
 
 /// First part of the table's name; the interface's follows.
 const TABLE: &str = "podvirt-silent-";
@@ -192,6 +192,7 @@ fn exchange(bytes: &[u8], sequences: &[u32]) -> io::Result<()> {
             waiting.retain(|s| *s != sequence);
         }
     }
+    netns::close_aside(socket);
     first.map_or(Ok(()), Err)
 }
 
