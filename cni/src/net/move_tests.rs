@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
 use serde_json::json;
@@ -136,9 +136,10 @@ fn the_announcement_is_noticed_in_a_flood() {
             }
         });
         let departed = depart(&source.0, &[v4(9), v6(9)], || ()).unwrap();
-        // On a busy machine the address may else have moved before the next datagram is sent.
-        let before = flooding.load(Relaxed);
+        // Without this the address may have moved before the flooding thread sends its next datagram.
+        let (before, deadline) = (flooding.load(Relaxed), Instant::now() + LIMIT);
         while flooding.load(Relaxed) < before + 10 {
+            assert!(Instant::now() < deadline, "the flood does not flow");
             std::thread::yield_now();
         }
         // It is never raised: the loop ends by what it hears.

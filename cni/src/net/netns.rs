@@ -51,9 +51,9 @@ pub fn open(path: &Path) -> Result<File, NetError> {
     File::open(path).map_err(|e| NetError::io(format!("the network namespace {}", path.display()), e))
 }
 
-/// Drops what has sockets on a thread of its own. The kernel waits for all of its processors when a socket of packets or of netlink is
-/// closed, 10 ms and more, and a machine that has just arrived would be silent for as long.
+/// Drops `sockets`, or what owns sockets, on a thread of its own. When a packet socket or a netlink socket is closed, the kernel waits for all
+/// processors, 10 ms and more; without this thread the caller would wait, and a machine that has just arrived would be silent for as long.
 pub(super) fn close_aside<S: Send + 'static>(sockets: S) {
-    // Where there is no thread to be had they go with the closure, here.
+    // If the kernel has no thread to give, the closure is dropped here, and the sockets with it.
     let _ = std::thread::Builder::new().name("close".into()).spawn(move || drop(sockets));
 }

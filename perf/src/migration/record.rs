@@ -259,17 +259,16 @@ impl Record {
     /// What the page tells of it.
     pub(crate) fn section(&self) -> String {
         let mut text = format!(
-            "\n## Live migration\n\nA guest of 256 MiB under QEMU without KVM moves between two pods with the same addresses, back and \
-             forth. Its connections with the client go on meanwhile. There are connections of both families, opened by the guest or by the client, \
-             busy in one direction or both, sixteen in parallel, idle, and half-closed. Every second guest, but none with passt, has four more on which both sides send what nobody \
-             reads, so that megabytes wait unread and unsent. Every byte is compared at \
-             both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any, and the guest's echo \
-             has room for all datagrams of some seconds. virt-handler \
-             repairs netd's connections: it makes the target's address speak before the first connection goes on, and sends to the target \
-             what the client has sent to the source meanwhile. passt-repair repairs passt's, \
-             and their address speaks when the guest runs: a datagram that comes earlier keeps this passt in a loop for good. With the tap device there is no backend: the kernel's bridge and translation lead to the guest, by a node agent's \
-             privilege. Its column shows for how long the client hears nothing because of QEMU and the emulated processor alone; connections that only the pod left \
-             can translate break. \
+            "\n## Live migration\n\nA guest with 256 MiB of memory, under QEMU without KVM, is migrated between two pods that have the same addresses, to the other pod and \
+             back again. The guest has connections with a client outside of the pods, which the client and the guest go on using while the guest is migrated. The connections are of both families; \
+             some were opened by the guest and some by the client; some carry data in one direction, some in both, sixteen of them side by side; some are idle, and some half-closed. Every second \
+             guest, but no guest with passt, has four more connections: on these the client and the guest send data that the other end's program never reads, so that megabytes wait in the \
+             sockets' buffers. The client and the guest compare every byte that they receive with the byte that was sent. The client also sends a datagram and a TCP message each millisecond, which a \
+             program in the guest sends back; *not heard* is the longest time without an answer. The socket of that program has room for the datagrams of some seconds. With netd, virt-handler repairs the \
+             connections: it makes the target's address speak before it releases the first connection, and it sends to the target what the client has sent to the source meanwhile. With passt, \
+             passt-repair repairs the connections, and the target's address speaks when the guest runs there: a datagram that comes earlier keeps this version of passt in an endless loop. With the tap \
+             device there is no backend: the node's kernel leads packets to the guest by its bridge and its address translation, which takes a privileged agent of the node. The tap's column shows for \
+             how long the client hears nothing because of QEMU and the emulated processor alone; connections that only the source pod's kernel can translate break. \
              QEMU's downtime limit is {} ms ({}, commit {}; `perf migration`):\n\n{}",
             self.downtime_limit_ms,
             self.date,
