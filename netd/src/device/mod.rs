@@ -50,7 +50,7 @@ use podvirt_proto::repair::{Command, ENDS};
 use tracing::{debug, info, warn};
 
 use crate::counters::Reason;
-use crate::repair::{Helper, Restored};
+use crate::repair::{Helper, Restored, Window};
 use crate::state::stream::tag;
 use crate::state::{Endpoints, StateError};
 use crate::worker::Handle;
@@ -75,19 +75,29 @@ enum Stand {
 /// What went along.
 #[derive(Debug, Default)]
 struct Saved {
-    /// Connections, by the ends of their flows, and their sockets.
-    moved: Vec<(Endpoints, OwnedFd)>,
+    /// Connections.
+    moved: Vec<Still>,
     /// Connections that are, or may be, frozen and did not go along.
-    left: Vec<(Endpoints, OwnedFd)>,
+    left: Vec<Still>,
     /// How many end here, and why.
     stay: Vec<(Reason, u64)>,
     /// Listeners, which are silent.
     listeners: Vec<OwnedFd>,
 }
 
+/// A connection that is, or may be, frozen.
+#[derive(Debug)]
+struct Still {
+    /// The ends of its flow.
+    key: Endpoints,
+    socket: OwnedFd,
+    /// The windows that its socket had, if it was taken apart.
+    window: Option<Window>,
+}
+
 impl Saved {
     fn keys(&self) -> HashSet<Endpoints> {
-        self.moved.iter().map(|(key, _)| *key).collect()
+        self.moved.iter().map(|still| still.key).collect()
     }
 }
 
@@ -205,9 +215,11 @@ impl Device {
     }
 
     /// Goes on here, with connections that are frozen.
-    fn stay(&self, worker: &Handle, frozen: Vec<(Endpoints, OwnedFd)>, listeners: Vec<OwnedFd>) {
-        let work =
-            |(key, socket)| Work { key, socket: Restored::stayed(socket), accepted: false, refused: false };
+    fn stay(&self, worker: &Handle, frozen: Vec<Still>, listeners: Vec<OwnedFd>) {
+        let work = |Still { key, socket, window }| {
+            let socket = Restored::stayed(socket, window);
+            Work { key, socket, accepted: false, refused: false }
+        };
         let work: Vec<Work> = frozen.into_iter().map(work).collect();
         self.release(worker, Command::Thaw, work, listeners);
     }
@@ -309,8 +321,8 @@ impl Device {
     }
 
     /// Has the helper let go of connections that end: a socket in repair mode says nothing to its peer.
-    fn let_end(&self, connections: &[(Endpoints, OwnedFd)]) {
-        let sockets: Vec<BorrowedFd<'_>> = connections.iter().map(|(_, fd)| fd.as_fd()).collect();
+    fn let_end(&self, connections: &[Still]) {
+        let sockets: Vec<BorrowedFd<'_>> = connections.iter().map(|still| still.socket.as_fd()).collect();
         let Some(helper) = self.helper.get().filter(|_| !sockets.is_empty()) else { return };
         let flags = vec![ENDS; sockets.len()];
         let results = helper.call_with(Command::Thaw, &sockets, &flags);

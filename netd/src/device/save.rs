@@ -6,19 +6,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Instant;
 
 use podvirt_proto::repair::Command;
 use socket2::SockRef;
 use tracing::{debug, info, warn};
 
-use super::Saved;
 use super::pipe::{self, Pipe};
 use super::socket::{Socket, ends};
+use super::{Saved, Still};
 use crate::codec::{Field, MAGIC, record};
 use crate::counters::Reason;
 use crate::repair::{
-    BATCH, Connection, Helper, Local, Outcome, PAUSE, Verdict, classify, sockets_of_namespace,
+    Apart, BATCH, Connection, Helper, Local, Outcome, Verdict, Window, classify, sockets_of_namespace,
 };
 use crate::state::stream::{Frame, tag};
 use crate::state::{Endpoints, Fd, Listeners, Origin, Pack, StateError, TcpFlow, Worker};
@@ -29,7 +28,7 @@ use crate::worker::Handle;
 pub(super) struct Failed {
     pub(super) error: StateError,
     /// Connections that the helper is to let go of.
-    pub(super) frozen: Vec<(Endpoints, OwnedFd)>,
+    pub(super) frozen: Vec<Still>,
 }
 
 impl<E: Into<StateError>> From<E> for Failed {
@@ -77,11 +76,12 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
     (plan.unfit, plan.strange) = (plan.unfit + unfit, strange);
     let mut fds: Vec<Option<OwnedFd>> = fds.into_iter().map(Some).collect();
     let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take);
-    let moved: Vec<(Endpoints, OwnedFd)> =
-        moved.into_iter().filter_map(|(at, key)| Some((key, take(at)?))).collect();
+    let mut still = |at: u32, key: Endpoints, window| Some(Still { key, socket: take(at)?, window });
+    let moved: Vec<Still> =
+        moved.into_iter().filter_map(|(at, key, window)| still(at, key, Some(window))).collect();
     let keys: HashMap<u32, Endpoints> = plan.moving.iter().map(|m| (m.at, m.key)).collect();
-    let mut frozen: Vec<(Endpoints, OwnedFd)> =
-        frozen.into_iter().filter_map(|at| Some((*keys.get(&at)?, take(at)?))).collect();
+    let mut frozen: Vec<Still> =
+        frozen.into_iter().filter_map(|at| still(at, *keys.get(&at)?, None)).collect();
     if let Err(error) = result {
         frozen.extend(moved);
         return Err(Failed { error, frozen });
@@ -201,9 +201,8 @@ fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Fro
         }
         let sockets: Vec<&OwnedFd> = batch.iter().filter_map(|m| fds.get(m.at as usize)).collect();
         let results = helper.call(Command::Freeze, &sockets);
-        let now = Instant::now();
         let standing = |(m, result): (&Moving, Outcome)| match result {
-            Outcome::Done => (m.at, Standing::Frozen(now, m.ends)),
+            Outcome::Done => (m.at, Standing::Frozen(m.ends)),
             // The helper knows the target's addresses.
             Outcome::Refused(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 (m.at, Standing::Strange)
@@ -220,8 +219,8 @@ fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Fro
 enum Standing {
     /// The helper was not asked yet, or has not answered.
     Awaited,
-    /// It is frozen since.
-    Frozen(Instant, Endpoints),
+    /// It is frozen; the ends of its socket.
+    Frozen(Endpoints),
     /// The helper has not frozen it.
     Refused,
     /// It has not said whether it has.
@@ -239,8 +238,8 @@ struct Described<'a> {
     batches: Receiver<Frozen>,
     /// How many were described.
     count: u32,
-    /// Places of those that went along, and their flows' ends.
-    moved: Vec<(u32, Endpoints)>,
+    /// Places of those that went along, their flows' ends, and the windows that their sockets had.
+    moved: Vec<(u32, Endpoints, Window)>,
     /// How many could not be taken apart, and how many have addresses that the target has not.
     unfit: u64,
     strange: u64,
@@ -256,20 +255,17 @@ impl Described<'_> {
         while let Ok(batch) = self.batches.recv() {
             self.hear(batch);
         }
-        let may_be = |s: &Standing| matches!(s, Standing::Frozen(..) | Standing::Unknown);
+        let may_be = |s: &Standing| matches!(s, Standing::Frozen(_) | Standing::Unknown);
         let frozen = self.standing.drain().filter(|(_, s)| may_be(s));
         frozen.map(|(at, _)| at).collect()
     }
 
-    /// The ends of a connection's socket once that is frozen, and what was on its way out of it is out.
+    /// The ends of a connection's socket once that is frozen.
     fn frozen(&mut self, at: u32) -> Option<Endpoints> {
         loop {
             match self.standing.get(&at)? {
                 Standing::Refused | Standing::Unknown | Standing::Strange => return None,
-                Standing::Frozen(since, ends) => {
-                    thread::sleep(PAUSE.saturating_sub(since.elapsed()));
-                    return Some(*ends);
-                }
+                Standing::Frozen(ends) => return Some(*ends),
                 Standing::Awaited => {
                     let batch = self.batches.recv().ok()?;
                     self.hear(batch);
@@ -323,12 +319,8 @@ impl Described<'_> {
             }
             return Ok(None);
         };
-        let taken = Connection::dump(fd.as_fd()).and_then(|(mut connection, acked)| {
-            connection.look_again(fd.as_fd())?;
-            Ok((connection, acked))
-        });
-        let (mut connection, acked) = match taken {
-            Ok(taken) => taken,
+        let Apart { mut connection, acked, window } = match Connection::dump(fd.as_fd()) {
+            Ok(apart) => apart,
             Err(error) => {
                 debug!(peer = %ends.1, %error, "connection cannot be taken apart");
                 self.unfit += 1;
@@ -339,9 +331,10 @@ impl Described<'_> {
         let repeated = acked > 0 && connection.repeat_byte();
         // The new socket counts from zero.
         flow.acked_base = 0u64.wrapping_sub(acked - u64::from(repeated));
-        put(to, tag::SOCKET, &Socket::of_connection(ends, !flow.from_guest, connection))?;
+        // Before the record is written: also if that fails, the socket is to have its windows back.
         self.standing.remove(&at.0);
-        self.moved.push((at.0, flow.key));
+        self.moved.push((at.0, flow.key, window));
+        put(to, tag::SOCKET, &Socket::of_connection(ends, !flow.from_guest, connection))?;
         Ok(Some(self.next()))
     }
 

@@ -111,6 +111,16 @@ fields!(Connection {
     receive,
 });
 
+/// A connection whose socket was taken apart.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    pub(crate) connection: Connection,
+    /// How many bytes its peer has acknowledged.
+    pub(crate) acked: u64,
+    /// The windows of the socket, by which it goes on if it stays.
+    pub(crate) window: Window,
+}
+
 /// Whether everything that was never sent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finished {
@@ -175,12 +185,25 @@ impl Connection {
 }
 
 impl Connection {
-    /// Takes apart a socket that is in repair mode and receives nothing; beside it, how many bytes its peer has
-    /// acknowledged.
+    /// Takes apart a socket that is in repair mode and receives nothing. From then on it sends nothing that it had not sent:
+    /// the kernel takes the peer's window for closed, until [`Restored::stayed`] opens it again. Without that, what waits in
+    /// a queue of the pod's interface, or for the time at which the connection's pace allows it, would still be followed by
+    /// more, and bytes that the peer has would be taken for unsent.
     ///
     /// # Errors
-    /// It is in a state that cannot be moved, or not in repair mode.
-    pub(crate) fn dump(socket: BorrowedFd<'_>) -> io::Result<(Connection, u64)> {
+    /// It is in a state that cannot be moved, or not in repair mode. The socket is as it was before.
+    pub(crate) fn dump(socket: BorrowedFd<'_>) -> io::Result<Apart> {
+        let window = sys::window(socket)?;
+        let [told_at, _, largest, own, own_at] = window;
+        sys::set_window(socket, &[told_at, 0, largest, own, own_at])?;
+        let taken = Connection::take(socket, window);
+        if taken.is_err() {
+            sys::set_window(socket, &window)?;
+        }
+        taken.map(|(connection, acked)| Apart { connection, acked, window })
+    }
+
+    fn take(socket: BorrowedFd<'_>, window: Window) -> io::Result<(Connection, u64)> {
         let info = tcp_info(socket)?;
         // A FIN that is on its way counts as a byte.
         let fin = match info.state {
@@ -214,7 +237,7 @@ impl Connection {
             scales: info.wscale,
             mss: sys::largest_segment(socket)?,
             timestamp: sys::timestamp(socket)?,
-            window: sys::window(socket)?.to_vec(),
+            window: window.to_vec(),
             send_end: send_end.wrapping_sub(fin),
             receive_end,
             unsent: unsent.saturating_sub(fin).min(to_send as u32),
@@ -239,15 +262,6 @@ impl Connection {
         }
         // The choice ends with the mode.
         Ok((send_end, send, receive_end, receive_queue))
-    }
-
-    /// Looks once more at how much was never sent: of two counts the smaller one is right, or harmless.
-    ///
-    /// # Errors
-    /// As ioctl(2).
-    pub(crate) fn look_again(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.unsent = self.unsent.min(sys::unsent(socket)?);
-        Ok(())
     }
 
     /// Has the connection begin with a byte that its peer has acknowledged, where it has more to send and nothing of it is on
@@ -407,8 +421,12 @@ impl Restored {
         self.socket.try_clone()
     }
 
-    /// The same for a connection that was frozen and has stayed: nothing is left of it.
-    pub(crate) fn stayed(socket: OwnedFd) -> Restored {
+    /// The same for a connection that was frozen and has stayed: nothing is left of it. One that was [taken
+    /// apart](Connection::dump) has its windows back.
+    pub(crate) fn stayed(socket: OwnedFd, window: Option<Window>) -> Restored {
+        if let Some(Err(error)) = window.map(|window| sys::set_window(socket.as_fd(), &window)) {
+            tracing::warn!(%error, "a connection that stays waits until its peer tells its window");
+        }
         Restored { socket, unsent: Vec::new(), sent: 0, alone: false, close: false, made: None }
     }
 

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::geteuid;
@@ -15,7 +16,7 @@ use socket2::{SockFilter, SockRef};
 
 use super::*;
 use crate::sockets::{PeekOffset, in_line};
-use crate::sys::repair::peek_offset;
+use crate::sys::repair::{pace, peek_offset};
 use crate::sys::{enable_peek_offset, received_bytes};
 
 /// What the node's helper does, on a thread that ends with the connection.
@@ -96,8 +97,7 @@ fn move_and(helper: &Helper, old: OwnedFd, unheard: impl FnOnce(), heard: impl F
     };
     helper.call(Command::Freeze, &[&old]).pop().unwrap().done();
     std::thread::sleep(ACKNOWLEDGED);
-    let (mut connection, _) = Connection::dump(old.as_fd()).unwrap();
-    connection.look_again(old.as_fd()).unwrap();
+    let mut connection = Connection::dump(old.as_fd()).unwrap().connection;
     connection.repeat_byte();
     unheard();
     drop(old);
@@ -243,7 +243,7 @@ fn nothing_is_on_its_way_to_a_window_that_stays_closed() {
     // What the first move leaves in the queue goes along with the second one.
     for _ in 0..2 {
         moved = move_it(&helper, moved).into();
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(Duration::from_millis(10));
         let info = crate::sys::tcp_info(moved.as_fd()).unwrap();
         assert_eq!((info.unacked, info.lost), (0, 0), "it would be sent again later and later");
     }
@@ -287,11 +287,55 @@ fn one_that_stays_after_all_goes_on() {
     let (near, mut peer) = pair("127.0.0.1:0");
     assert!(helper.call(Command::Freeze, &[&near]).pop().unwrap().is_done());
     peer.write_all(b"into the filter").unwrap();
-    Connection::dump(near.as_fd()).unwrap();
-    assert!(helper.call(Command::Thaw, &[&near]).pop().unwrap().is_done());
+    let apart = Connection::dump(near.as_fd()).unwrap();
+    let near = stay(&helper, near.into(), &apart);
     let mut got = [0; 15];
     (&near).read_exact(&mut got).unwrap();
     assert_eq!(&got, b"into the filter");
+}
+
+/// Has a connection go on that was taken apart.
+fn stay(helper: &Helper, socket: OwnedFd, apart: &Apart) -> TcpStream {
+    let mut stayed = Restored::stayed(socket, Some(apart.window));
+    helper.call(Command::Thaw, &[&stayed.socket]).pop().unwrap().done();
+    assert_eq!(stayed.finish().unwrap(), Finished::Done);
+    TcpStream::from(stayed.socket)
+}
+
+#[test]
+fn one_that_stays_has_the_windows_that_it_had() {
+    let Some((helper, _thread)) = helper() else { return };
+    let (near, _peer) = pair("127.0.0.1:0");
+    helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
+    let apart = Connection::dump(near.as_fd()).unwrap();
+    let near = stay(&helper, near.into(), &apart);
+    helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
+    assert_eq!(Connection::dump(near.as_fd()).unwrap().window, apart.window);
+}
+
+#[test]
+fn one_that_was_taken_apart_sends_no_more_until_it_goes_on() {
+    let Some((helper, _thread)) = helper() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = Connection::socket(listener.local_addr().unwrap()).unwrap();
+    // Ten segments leave without an acknowledgement: this pace has them leave within half a second.
+    setsockopt(&near, sockopt::TcpMaxSeg, &1000).unwrap();
+    pace(near.as_fd(), 20_000).unwrap();
+    SockRef::from(&near).set_nonblocking(false).unwrap();
+    SockRef::from(&near).connect(&listener.local_addr().unwrap().into()).unwrap();
+    let (near, mut peer) = (TcpStream::from(near), listener.accept().unwrap().0);
+    let up = ramp(60_000);
+    (&near).write_all(&up).unwrap();
+    helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
+    let apart = Connection::dump(near.as_fd()).unwrap();
+    let unsent = crate::sys::repair::unsent(near.as_fd()).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(crate::sys::repair::unsent(near.as_fd()).unwrap(), unsent, "bytes have left since");
+    pace(near.as_fd(), u32::MAX).unwrap();
+    let _near = stay(&helper, near.into(), &apart);
+    let mut got = vec![0; up.len()];
+    peer.read_exact(&mut got).unwrap();
+    assert!(got == up, "the peer's bytes differ");
 }
 
 #[test]
@@ -303,7 +347,7 @@ fn what_cannot_be_is_refused() {
     assert!(Connection::dump(near.as_fd()).is_err(), "not in repair mode");
     let ends = (near.local_addr().unwrap(), near.peer_addr().unwrap());
     assert!(helper.call(Command::Freeze, &[&near]).pop().unwrap().is_done());
-    let (connection, _) = Connection::dump(near.as_fd()).unwrap();
+    let connection = Connection::dump(near.as_fd()).unwrap().connection;
     let again = |connection: Connection, ends| {
         let new = Connection::socket(peer.local_addr().unwrap()).unwrap();
         helper.call(Command::Repair, &[&new]).pop().unwrap().done();

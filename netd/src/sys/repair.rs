@@ -169,3 +169,12 @@ pub fn unlock_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
 pub fn peek_offset(socket: BorrowedFd<'_>) -> io::Result<i32> {
     get::<u32>(socket, SOL_SOCKET, SO_PEEK_OFF).map(u32::cast_signed)
 }
+
+/// Limits how many bytes a second leave; `u32::MAX` ends the limit.
+///
+/// # Errors
+/// As setsockopt(2).
+#[cfg(test)]
+pub(crate) fn pace(socket: BorrowedFd<'_>, rate: u32) -> io::Result<()> {
+    set(socket, SOL_SOCKET, libc::SO_MAX_PACING_RATE, &[rate])
+}
