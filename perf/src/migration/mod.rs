@@ -11,6 +11,10 @@
 //! without a backend, take turns, a guest each. With passt connections may break: a guest's later migrations then have fewer
 //! of them, and the record tells of each migration how many had broken by then.
 //!
+//! The guest's processors are emulated: for as long as they work off what has come for the guest meanwhile, the probes hear
+//! nothing. A guest whose frames are lost has less to do than one whose frames follow it. So there are guests with idle
+//! connections as well, which have the same to do with each backend.
+//!
 //! [`growth`] measures what thousands of connections add, without a hypervisor: its share is in the first figures.
 
 mod growth;
@@ -37,7 +41,7 @@ use place::{PROBE_PORT, Place, millis};
 use probe::Probes;
 pub(crate) use record::Record;
 use record::{One, Side};
-use streams::{Streams, Tally};
+use streams::{Load, Streams, Tally};
 
 /// Longer than a retransmission that a migration may cause.
 const AFTER: Duration = Duration::from_millis(700);
@@ -64,6 +68,9 @@ pub(crate) struct Options {
     /// Migrations with a tap device
     #[arg(long, value_name = "N", default_value_t = 40)]
     tap: usize,
+    /// Migrations with each of the three of a guest with idle connections
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    idle: usize,
     /// Guests with each of them, which share the migrations
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     guests: u16,
@@ -95,6 +102,7 @@ impl Options {
             count: 8,
             passt: 4,
             tap: 4,
+            idle: 4,
             guests: 1,
             passt_full: false,
             downtime_limit: DOWNTIME_LIMIT,
@@ -140,6 +148,8 @@ impl Record {
             ("total_p50_ms", self.total_p50_ms),
             ("passt_downtime_p50_ms", self.passt_downtime_p50_ms),
             ("tap_downtime_p50_ms", self.tap_downtime_p50_ms),
+            ("idle_downtime_p50_ms", self.idle.netd.downtime_p50()),
+            ("idle_tap_downtime_p50_ms", self.idle.tap.downtime_p50()),
         ];
         let growth = self.growth.iter().filter(|g| g.connections > 0);
         let added = growth.map(|g| (format!("migration_added_ms_{}", g.connections), g.added_ms));
@@ -152,10 +162,11 @@ impl Record {
 /// # Errors
 /// Something was.
 fn check(record: &Record) -> Result<()> {
-    let netd = &record.netd;
-    ensure!(netd.failures.is_empty(), "a migration failed: {}", netd.failures.join("; "));
-    ensure!(netd.tally.is_clean(), "connections did not survive: {}", netd.tally.errors.join("; "));
-    ensure!(netd.probes_broken == 0, "the TCP probe broke {} times", netd.probes_broken);
+    for netd in [&record.netd, &record.idle.netd] {
+        ensure!(netd.failures.is_empty(), "a migration failed: {}", netd.failures.join("; "));
+        ensure!(netd.tally.is_clean(), "connections did not survive: {}", netd.tally.errors.join("; "));
+        ensure!(netd.probes_broken == 0, "the TCP probe broke {} times", netd.probes_broken);
+    }
     Ok(())
 }
 
@@ -165,7 +176,8 @@ fn check(record: &Record) -> Result<()> {
 /// Something does not come up.
 fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> Result<Record> {
     let growth = growth::measure(&options.growth, out)?;
-    let (mut netd, mut passt, mut tap) = before.map_or_else(Default::default, |b| (b.netd, b.passt, b.tap));
+    let (mut netd, mut passt, mut tap, mut idle) =
+        before.map_or_else(Default::default, |b| (b.netd, b.passt, b.tap, b.idle));
     for guest in 0..usize::from(options.guests) {
         for (peer, side, all) in [
             (Peer::Netd, &mut netd, options.count),
@@ -175,10 +187,17 @@ fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> R
             let share = |n: usize| all * n / usize::from(options.guests);
             let count = share(guest + 1) - share(guest);
             if count > 0 {
-                side.guests += 1;
                 let full = guest % 2 == 1 && (peer != Peer::Passt || options.passt_full);
-                one_guest(peer, (count, full), options, side, out)?;
+                let load = if full { Load::Full } else { Load::Streams };
+                one_guest(peer, (count, load), options, side, out)?;
             }
+        }
+    }
+    for (peer, side) in
+        [(Peer::Netd, &mut idle.netd), (Peer::Passt, &mut idle.passt), (Peer::Tap, &mut idle.tap)]
+    {
+        if options.idle > 0 {
+            one_guest(peer, (options.idle, Load::Idle), options, side, out)?;
         }
     }
     let mut record = Record {
@@ -211,6 +230,7 @@ fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> R
         netd,
         passt,
         tap,
+        idle,
     };
     record.summarise();
     Ok(record)
@@ -219,22 +239,23 @@ fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> R
 /// One guest with its connections, through so many migrations.
 fn one_guest(
     peer: Peer,
-    (count, full): (usize, bool),
+    (count, load): (usize, Load),
     options: &Options,
     side: &mut Side,
     out: &mut impl Write,
 ) -> Result<()> {
+    side.guests += 1;
     let mut place =
         Place::new(peer, options.downtime_limit).with_context(|| format!("a guest with {peer}"))?;
     place.send_agent()?;
     place.guest()?.serve(PROBE_PORT, &format!("/tmp/agent serve {PROBE_PORT} {PROBE_ROOM}"))?;
-    let streams = Streams::open(&mut place, full).with_context(|| place.log())?;
+    let streams = Streams::open(&mut place, load).with_context(|| place.log())?;
     let probes = Probes::start(place.net())?;
     ensure!(streams.stalled()? == 0, "not every stream runs before the first migration");
     for number in 1..=count {
         thread::sleep(BETWEEN);
         let one = match migration(&mut place, &streams, &probes) {
-            Ok(one) => One { full, ..one },
+            Ok(one) => One { full: load == Load::Full, ..one },
             Err(error) => {
                 writeln!(out, "{peer} {number}/{count}: FAILED: {error:#}")?;
                 side.failures.push(format!("{error:#}"));

@@ -3,7 +3,7 @@
 //! For each family, opened by either side: a stream to the client, one to the guest, one with both directions, one that
 //! the guest has closed and one that the client has closed while the other side sends, two idle ones, one in which both
 //! sides send what nobody reads until the end, so that data wait unread and unsent on both sides; and four that send a
-//! little in both directions, which are sixteen in all.
+//! little in both directions, which are sixteen in all. A guest that has [idle](Load::Idle) connections has as many.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -31,8 +31,19 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// What the guest and the client do.
 type Shape = [(Sending, Reading); 2];
 
-/// Connections of each family and opener, and whether those with data unread and unsent are among them.
-fn shapes(full: bool) -> Vec<Shape> {
+/// What goes over a guest's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Data over most of them, all of which is read.
+    Streams,
+    /// The same, and over some more what nobody reads until the end.
+    Full,
+    /// Nothing.
+    Idle,
+}
+
+/// Connections of each family and opener.
+fn shapes(load: Load) -> Vec<Shape> {
     use Reading::{Late, Now};
     use Sending::{Closed, Full, Idle};
     let mut shapes: Vec<Shape> = vec![
@@ -44,10 +55,13 @@ fn shapes(full: bool) -> Vec<Shape> {
         [(Idle, Now), (Idle, Now)],
         [(Idle, Now), (Idle, Now)],
     ];
-    if full {
+    if load == Load::Full {
         shapes.push([(Full, Late), (Full, Late)]);
     }
     shapes.extend([[(LITTLE, Now), (LITTLE, Now)]; 4]);
+    if load == Load::Idle {
+        shapes.fill([(Idle, Now); 2]);
+    }
     shapes
 }
 
@@ -133,12 +147,12 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Opens all of them, or all but those that are full; the guest has the agent.
+    /// Opens all of them; the guest has the agent.
     ///
     /// # Errors
     /// One cannot be opened.
-    pub(crate) fn open(place: &mut Place, full: bool) -> Result<Streams> {
-        let shapes = shapes(full);
+    pub(crate) fn open(place: &mut Place, load: Load) -> Result<Streams> {
+        let shapes = shapes(load);
         let here = place.net().client_addresses().map(|ip| SocketAddr::new(ip, CLIENT_PORT));
         let listeners =
             here.iter().map(|at| place.net().listen(*at)).collect::<Result<Vec<TcpListener>>>()?;
@@ -222,8 +236,9 @@ mod tests {
 
     #[test]
     fn sixteen_send_in_both_directions_in_parallel() {
-        let both = shapes(true).into_iter().filter(|s| *s == [(LITTLE, Reading::Now); 2]).count();
+        let both = shapes(Load::Full).into_iter().filter(|s| *s == [(LITTLE, Reading::Now); 2]).count();
         assert_eq!(both * 4, 16);
+        assert_eq!(shapes(Load::Idle).len(), shapes(Load::Streams).len());
     }
 
     #[test]
