@@ -85,7 +85,7 @@ fn records(from: impl io::Read, sockets: &mut Sockets, flows: u32) -> Result<Vec
         let Some((number, mandatory, body)) = records.next()? else {
             return Err(DecodeError::Truncated(records.read()).into());
         };
-        let mut reader = Reader::new(&body);
+        let mut reader = Reader::new(body);
         if number == tag::SOCKET {
             sockets.add(Socket::take(&mut reader)?, body.len())?;
         } else if assembly.add(number, mandatory, &mut reader)? {

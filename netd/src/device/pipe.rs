@@ -73,9 +73,14 @@ impl Write for Pipe {
     }
 }
 
+/// A record: its tag, whether it is mandatory, and the body with its length in front.
+pub(super) type Record<'a> = (u16, bool, &'a [u8]);
+
 /// Records as they come; each is whole, and none is longer than a record may be.
 pub(super) struct Records<R> {
     from: io::BufReader<R>,
+    /// The last record, whose room the next one has again.
+    record: Vec<u8>,
     read: usize,
     /// Bytes of records that stay in memory, and how many may.
     kept: u64,
@@ -87,7 +92,7 @@ impl<R: Read> Records<R> {
     pub(super) fn new(from: R, flows: u32) -> Result<Self, StateError> {
         let allowed = OTHERS + FLOW * u64::from(flows);
         let from = io::BufReader::with_capacity(CHUNK, from);
-        let mut records = Records { from, read: 0, kept: 0, allowed };
+        let mut records = Records { from, record: Vec::new(), read: 0, kept: 0, allowed };
         let mut magic = [0; MAGIC.len()];
         if !records.fill(&mut magic)? || magic != MAGIC {
             return Err(DecodeError::Magic.into());
@@ -100,11 +105,11 @@ impl<R: Read> Records<R> {
         self.read
     }
 
-    /// The next record: tag, whether it is mandatory, and the body with its length in front.
+    /// The next record; none at the end of the stream.
     ///
     /// # Errors
     /// The stream ends in the middle of it, it is too long, or there are too many.
-    pub(super) fn next(&mut self) -> Result<Option<(u16, bool, Vec<u8>)>, StateError> {
+    pub(super) fn next(&mut self) -> Result<Option<Record<'_>>, StateError> {
         let mut head = [0; 8];
         if !self.fill(&mut head)? {
             return Ok(None);
@@ -122,14 +127,15 @@ impl<R: Read> Records<R> {
                 return Err(StateError::TooLarge { what: "bytes", have, allowed });
             }
         }
-        let mut body = length.to_vec();
+        self.record.clear();
+        self.record.extend(length);
         // As much is allocated as there is, and not what the length says.
-        let got = (&mut self.from).take(len).read_to_end(&mut body)?;
+        let got = (&mut self.from).take(len).read_to_end(&mut self.record)?;
         self.read += got;
         if (got as u64) < len {
             return Err(DecodeError::Truncated(self.read).into());
         }
-        Ok(Some((tag, flags & 1 != 0, body)))
+        Ok(Some((tag, flags & 1 != 0, &self.record)))
     }
 
     /// Reads to the end of the stream: the writer is not to be told that there is no reader any more.

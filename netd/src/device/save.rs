@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,7 +18,7 @@ use super::{Saved, Still};
 use crate::codec::{Field, MAGIC, record};
 use crate::counters::Reason;
 use crate::repair::{
-    Apart, BATCH, Connection, Helper, Local, Outcome, Verdict, Window, classify, sockets_of_namespace,
+    Apart, BATCH, Connection, Helper, Local, Outcome, Room, Verdict, Window, classify, sockets_of_namespace,
 };
 use crate::state::stream::{Frame, tag};
 use crate::state::{Endpoints, Fd, Listeners, Origin, Pack, StateError, TcpFlow, Worker};
@@ -66,8 +67,16 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
             None => drop(tell),
         }
         let awaited = moving.iter().map(|m| (m.at, Standing::Awaited)).collect();
-        let mut sockets =
-            Described { fds, standing: awaited, batches, count: 0, moved: Vec::new(), unfit: 0, strange: 0 };
+        let mut sockets = Described {
+            fds,
+            standing: awaited,
+            batches,
+            room: Room::default(),
+            count: 0,
+            moved: Vec::new(),
+            unfit: 0,
+            strange: 0,
+        };
         let result = stream(&mut workers, &mut sockets, pipe);
         stop.store(true, Relaxed);
         let frozen = sockets.left();
@@ -90,35 +99,49 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
 }
 
 fn stream(workers: &mut [Worker], sockets: &mut Described<'_>, pipe: Pipe) -> Result<(), StateError> {
-    let mut to = io::BufWriter::with_capacity(pipe::CHUNK, pipe);
-    to.write_all(&MAGIC)?;
+    let mut to = Records::begin(io::BufWriter::with_capacity(pipe::CHUNK, pipe))?;
     let origin = Origin { version: env!("CARGO_PKG_VERSION").to_owned(), ..Origin::default() };
-    put(&mut to, tag::ORIGIN, &origin)?;
-    put(&mut to, tag::LISTENERS, &Listeners::default())?;
+    to.put(tag::ORIGIN, &origin)?;
+    to.put(tag::LISTENERS, &Listeners::default())?;
     for state in &mut *workers {
         sockets.describe(state, &mut to)?;
     }
     for state in workers {
-        put(&mut to, tag::WORKER, &state.state)?;
-        state.tcp.iter().try_for_each(|f| put(&mut to, tag::TCP, f))?;
-        state.udp.iter().try_for_each(|f| put(&mut to, tag::UDP, f))?;
-        state.echo.iter().try_for_each(|f| put(&mut to, tag::ECHO, f))?;
-        state.ports.iter().try_for_each(|p| put(&mut to, tag::PORT, p))?;
-        for frame in &state.waiting {
-            let mut bytes = Vec::new();
-            record(&mut bytes, tag::WAITING, false, &Frame(frame.clone()));
-            to.write_all(&bytes)?;
-        }
+        to.put(tag::WORKER, &state.state)?;
+        state.tcp.iter().try_for_each(|f| to.put(tag::TCP, f))?;
+        state.udp.iter().try_for_each(|f| to.put(tag::UDP, f))?;
+        state.echo.iter().try_for_each(|f| to.put(tag::ECHO, f))?;
+        state.ports.iter().try_for_each(|p| to.put(tag::PORT, p))?;
+        state.waiting.iter().try_for_each(|f| to.write(tag::WAITING, false, &Frame(f.clone())))?;
     }
-    put(&mut to, tag::END, &Frame(Vec::new()))?;
-    Ok(to.flush()?)
+    to.put(tag::END, &Frame(Vec::new()))?;
+    Ok(to.to.flush()?)
 }
 
-/// Writes a record that must be understood.
-pub(super) fn put(to: &mut impl Write, tag: u16, body: &impl Field) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    record(&mut bytes, tag, true, body);
-    to.write_all(&bytes)
+/// Records on their way out.
+pub(super) struct Records<W> {
+    to: W,
+    /// The last one: each is put together in the room of those before it, as with [`Room`].
+    record: Vec<u8>,
+}
+
+impl<W: Write> Records<W> {
+    /// Writes what a stream begins with.
+    pub(super) fn begin(mut to: W) -> io::Result<Records<W>> {
+        to.write_all(&MAGIC)?;
+        Ok(Records { to, record: Vec::new() })
+    }
+
+    /// Writes a record that must be understood.
+    pub(super) fn put(&mut self, tag: u16, body: &impl Field) -> io::Result<()> {
+        self.write(tag, true, body)
+    }
+
+    fn write(&mut self, tag: u16, mandatory: bool, body: &impl Field) -> io::Result<()> {
+        self.record.clear();
+        record(&mut self.record, tag, mandatory, body);
+        self.to.write_all(&self.record)
+    }
 }
 
 /// A connection that can move.
@@ -236,6 +259,7 @@ struct Described<'a> {
     /// By their places; those that went along are gone.
     standing: HashMap<u32, Standing>,
     batches: Receiver<Frozen>,
+    room: Room,
     /// How many were described.
     count: u32,
     /// Places of those that went along, their flows' ends, and the windows that their sockets had.
@@ -275,7 +299,7 @@ impl Described<'_> {
     }
 
     /// Describes the sockets of a worker's flows and gives them their places in the stream.
-    fn describe(&mut self, worker: &mut Worker, to: &mut impl Write) -> Result<(), StateError> {
+    fn describe(&mut self, worker: &mut Worker, to: &mut Records<impl Write>) -> Result<(), StateError> {
         // The guest has heard nothing of these yet, and asks again.
         worker.tcp.retain(|f| f.conn.state() != State::Connecting);
         for flow in &mut worker.tcp {
@@ -290,7 +314,7 @@ impl Described<'_> {
             flow.socket = flow.socket.map(|at| self.datagrams(at, to)).transpose()?.flatten();
         }
         let mut echo = Vec::with_capacity(worker.echo.len());
-        for mut flow in std::mem::take(&mut worker.echo) {
+        for mut flow in take(&mut worker.echo) {
             if let Some(socket) = self.datagrams(flow.socket, to)? {
                 flow.socket = socket;
                 echo.push(flow);
@@ -306,7 +330,7 @@ impl Described<'_> {
         &mut self,
         at: Fd,
         flow: &mut TcpFlow,
-        to: &mut impl Write,
+        to: &mut Records<impl Write>,
     ) -> Result<Option<Fd>, StateError> {
         if !self.standing.contains_key(&at.0) {
             return Ok(None);
@@ -319,7 +343,8 @@ impl Described<'_> {
             }
             return Ok(None);
         };
-        let Apart { mut connection, acked, window } = match Connection::dump(fd.as_fd()) {
+        let Apart { mut connection, acked, window } = match Connection::dump(fd.as_fd(), take(&mut self.room))
+        {
             Ok(apart) => apart,
             Err(error) => {
                 debug!(peer = %ends.1, %error, "connection cannot be taken apart");
@@ -334,15 +359,17 @@ impl Described<'_> {
         // Before the record is written: also if that fails, the socket is to have its windows back.
         self.standing.remove(&at.0);
         self.moved.push((at.0, flow.key, window));
-        put(to, tag::SOCKET, &Socket::of_connection(ends, !flow.from_guest, connection))?;
+        let socket = Socket::of_connection(ends, !flow.from_guest, connection);
+        to.put(tag::SOCKET, &socket)?;
+        self.room = socket.into_room();
         Ok(Some(self.next()))
     }
 
     /// Describes a datagram socket; its place, if it can be described.
-    fn datagrams(&mut self, at: Fd, to: &mut impl Write) -> Result<Option<Fd>, StateError> {
+    fn datagrams(&mut self, at: Fd, to: &mut Records<impl Write>) -> Result<Option<Fd>, StateError> {
         let Some(fd) = self.fds.get(at.0 as usize) else { return Ok(None) };
         let Some(socket) = Socket::of_datagrams(fd) else { return Ok(None) };
-        put(to, tag::SOCKET, &socket)?;
+        to.put(tag::SOCKET, &socket)?;
         Ok(Some(self.next()))
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use socket2::{SockRef, Type};
 
 use crate::codec::{fields, variants};
-use crate::repair::Connection;
+use crate::repair::{Connection, Room};
 use crate::sockets;
 use crate::state::Endpoints;
 
@@ -76,6 +76,11 @@ impl Socket {
     /// Describes the socket of a connection.
     pub(super) fn of_connection((local, peer): Endpoints, accepted: bool, connection: Connection) -> Socket {
         Socket { kind: Kind::Tcp, local, peer: Some(peer), accepted, connection: Some(connection) }
+    }
+
+    /// The room of a connection's queues, for another one.
+    pub(super) fn into_room(self) -> Room {
+        self.connection.map(Connection::into_room).unwrap_or_default()
     }
 
     /// Makes it, where that takes no helper; none where that cannot be, as with an address that this machine does not

@@ -111,6 +111,14 @@ fields!(Connection {
     receive,
 });
 
+/// Room for the queues of one connection after the other: megabytes of memory that is new to the process cost the kernel more than
+/// the copies themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    send: Vec<u8>,
+    receive: Vec<u8>,
+}
+
 /// A connection whose socket was taken apart.
 #[derive(Debug)]
 pub(crate) struct Apart {
@@ -135,11 +143,11 @@ pub(crate) enum Finished {
 pub(crate) struct Restored {
     /// Its socket, as the flow has it.
     pub(crate) socket: OwnedFd,
-    /// Bytes that were never sent.
-    unsent: Vec<u8>,
-    /// How many of them were sent since.
+    /// What it has to send, from the first byte on that the peer has not acknowledged.
+    queue: Vec<u8>,
+    /// How many of these bytes were sent.
     sent: usize,
-    /// The first of them goes alone: with more behind it, it would not fit into a window that is closed but for it; see
+    /// The first one goes alone: with more behind it, it would not fit into a window that is closed but for it; see
     /// [`Connection::repeat_byte`].
     alone: bool,
     /// The pod has closed, and the peer has not acknowledged that.
@@ -192,18 +200,18 @@ impl Connection {
     ///
     /// # Errors
     /// It is in a state that cannot be moved, or not in repair mode. The socket is as it was before.
-    pub(crate) fn dump(socket: BorrowedFd<'_>) -> io::Result<Apart> {
+    pub(crate) fn dump(socket: BorrowedFd<'_>, room: Room) -> io::Result<Apart> {
         let window = sys::window(socket)?;
         let [told_at, _, largest, own, own_at] = window;
         sys::set_window(socket, &[told_at, 0, largest, own, own_at])?;
-        let taken = Connection::take(socket, window);
+        let taken = Connection::take(socket, window, room);
         if taken.is_err() {
             sys::set_window(socket, &window)?;
         }
         taken.map(|(connection, acked)| Apart { connection, acked, window })
     }
 
-    fn take(socket: BorrowedFd<'_>, window: Window) -> io::Result<(Connection, u64)> {
+    fn take(socket: BorrowedFd<'_>, window: Window, room: Room) -> io::Result<(Connection, u64)> {
         let info = tcp_info(socket)?;
         // A FIN that is on its way counts as a byte.
         let fin = match info.state {
@@ -223,11 +231,11 @@ impl Connection {
         if moved.is_some() {
             crate::sys::enable_peek_offset(socket, u32::MAX)?;
         }
-        let copied = Connection::copy(socket, to_send, received);
+        let copied = Connection::copy(socket, to_send, received, room);
         if let Some(at) = moved {
             crate::sys::enable_peek_offset(socket, at)?;
         }
-        let (send_end, send, receive_end, receive) = copied?;
+        let (send_end, receive_end, Room { send, receive }) = copied?;
         if send.len() != to_send || receive.len() != received {
             return Err(refused("a queue is shorter than the socket says"));
         }
@@ -248,20 +256,36 @@ impl Connection {
         Ok((connection, info.bytes_acked))
     }
 
-    fn copy(socket: BorrowedFd<'_>, send: usize, receive: usize) -> io::Result<(u32, Vec<u8>, u32, Vec<u8>)> {
+    /// Copies both queues into the room; beside it, the sequence numbers behind their last bytes.
+    fn copy(
+        socket: BorrowedFd<'_>,
+        send: usize,
+        receive: usize,
+        mut room: Room,
+    ) -> io::Result<(u32, u32, Room)> {
+        let Room { send: sent, receive: received } = &mut room;
+        sent.clear();
+        received.clear();
         sys::choose_queue(socket, Queue::Send)?;
-        let (send_end, send) = (sys::queue_end(socket)?, sys::copy_queue(socket, send)?);
+        let send_end = sys::queue_end(socket)?;
+        sys::copy_queue(socket, send, sent)?;
         sys::choose_queue(socket, Queue::Receive)?;
-        let (receive_end, mut receive_queue) = (sys::queue_end(socket)?, sys::copy_queue(socket, receive)?);
+        let receive_end = sys::queue_end(socket)?;
+        sys::copy_queue(socket, receive, received)?;
         // A peek ends at the urgent mark; one that begins there goes on. Kernels without a peek offset leave it at that.
-        while !receive_queue.is_empty() && receive_queue.len() < receive {
-            crate::sys::enable_peek_offset(socket, receive_queue.len() as u32)?;
-            let more = sys::copy_queue(socket, receive - receive_queue.len());
+        while !received.is_empty() && received.len() < receive {
+            crate::sys::enable_peek_offset(socket, received.len() as u32)?;
+            let more = sys::copy_queue(socket, receive - received.len(), received);
             crate::sys::enable_peek_offset(socket, u32::MAX)?;
-            receive_queue.extend(more?);
+            more?;
         }
         // The choice ends with the mode.
-        Ok((send_end, send, receive_end, receive_queue))
+        Ok((send_end, receive_end, room))
+    }
+
+    /// The room of its queues, for another one.
+    pub(crate) fn into_room(self) -> Room {
+        Room { send: self.send.0, receive: self.receive.0 }
     }
 
     /// Has the connection begin with a byte that its peer has acknowledged, where it has more to send and nothing of it is on
@@ -363,8 +387,8 @@ impl Connection {
             s.shutdown(std::net::Shutdown::Read)?;
         }
         let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
-        let (unsent, alone) = (rest.to_vec(), sent.is_empty());
-        Ok((Restored { socket, unsent, sent: 0, alone, close, made }, peek_offset.is_some()))
+        let (sent, queue) = (sent.len(), self.send.0);
+        Ok((Restored { socket, queue, sent, alone: sent == 0, close, made }, peek_offset.is_some()))
     }
 }
 
@@ -427,7 +451,7 @@ impl Restored {
         if let Some(Err(error)) = window.map(|window| sys::set_window(socket.as_fd(), &window)) {
             tracing::warn!(%error, "a connection that stays waits until its peer tells its window");
         }
-        Restored { socket, unsent: Vec::new(), sent: 0, alone: false, close: false, made: None }
+        Restored { socket, queue: Vec::new(), sent: 0, alone: false, close: false, made: None }
     }
 
     /// The mode has ended: sends what was never sent, as far as there is room, and the FIN if there is to be one.
@@ -439,7 +463,7 @@ impl Restored {
         if self.made.is_some() {
             plain_stream_options(&s)?;
         }
-        while let Some(left) = self.unsent.get(self.sent..).filter(|left| !left.is_empty()) {
+        while let Some(left) = self.queue.get(self.sent..).filter(|left| !left.is_empty()) {
             let now = if self.alone && self.sent == 0 { &left[..1] } else { left };
             match sys::append(self.socket.as_fd(), now) {
                 Ok(n) => self.sent += n,

@@ -34,7 +34,7 @@ pub(crate) use crate::sys::repair::Window;
 pub(crate) use classify::{Local, Verdict, classify, sockets_of_namespace};
 pub use client::Helper;
 pub(crate) use client::Outcome;
-pub(crate) use connection::{Apart, Connection, Finished, QUEUE, Restored};
+pub(crate) use connection::{Apart, Connection, Finished, QUEUE, Restored, Room};
 
 /// Sockets in one message to the helper: so many that a message more costs nothing, so few that the work after it begins
 /// soon, and that neither side runs out of descriptors.

@@ -97,7 +97,7 @@ fn move_and(helper: &Helper, old: OwnedFd, unheard: impl FnOnce(), heard: impl F
     };
     helper.call(Command::Freeze, &[&old]).pop().unwrap().done();
     std::thread::sleep(ACKNOWLEDGED);
-    let mut connection = Connection::dump(old.as_fd()).unwrap().connection;
+    let mut connection = Connection::dump(old.as_fd(), Room::default()).unwrap().connection;
     connection.repeat_byte();
     unheard();
     drop(old);
@@ -287,7 +287,7 @@ fn one_that_stays_after_all_goes_on() {
     let (near, mut peer) = pair("127.0.0.1:0");
     assert!(helper.call(Command::Freeze, &[&near]).pop().unwrap().is_done());
     peer.write_all(b"into the filter").unwrap();
-    let apart = Connection::dump(near.as_fd()).unwrap();
+    let apart = Connection::dump(near.as_fd(), Room::default()).unwrap();
     let near = stay(&helper, near.into(), &apart);
     let mut got = [0; 15];
     (&near).read_exact(&mut got).unwrap();
@@ -307,10 +307,10 @@ fn one_that_stays_has_the_windows_that_it_had() {
     let Some((helper, _thread)) = helper() else { return };
     let (near, _peer) = pair("127.0.0.1:0");
     helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
-    let apart = Connection::dump(near.as_fd()).unwrap();
+    let apart = Connection::dump(near.as_fd(), Room::default()).unwrap();
     let near = stay(&helper, near.into(), &apart);
     helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
-    assert_eq!(Connection::dump(near.as_fd()).unwrap().window, apart.window);
+    assert_eq!(Connection::dump(near.as_fd(), Room::default()).unwrap().window, apart.window);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn one_that_was_taken_apart_sends_no_more_until_it_goes_on() {
     let up = ramp(60_000);
     (&near).write_all(&up).unwrap();
     helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
-    let apart = Connection::dump(near.as_fd()).unwrap();
+    let apart = Connection::dump(near.as_fd(), Room::default()).unwrap();
     let unsent = crate::sys::repair::unsent(near.as_fd()).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(crate::sys::repair::unsent(near.as_fd()).unwrap(), unsent, "bytes have left since");
@@ -342,12 +342,12 @@ fn one_that_was_taken_apart_sends_no_more_until_it_goes_on() {
 fn what_cannot_be_is_refused() {
     let Some((helper, _thread)) = helper() else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    assert!(Connection::dump(listener.as_fd()).is_err(), "a listener");
+    assert!(Connection::dump(listener.as_fd(), Room::default()).is_err(), "a listener");
     let (near, peer) = pair("127.0.0.1:0");
-    assert!(Connection::dump(near.as_fd()).is_err(), "not in repair mode");
+    assert!(Connection::dump(near.as_fd(), Room::default()).is_err(), "not in repair mode");
     let ends = (near.local_addr().unwrap(), near.peer_addr().unwrap());
     assert!(helper.call(Command::Freeze, &[&near]).pop().unwrap().is_done());
-    let connection = Connection::dump(near.as_fd()).unwrap().connection;
+    let connection = Connection::dump(near.as_fd(), Room::default()).unwrap().connection;
     let again = |connection: Connection, ends| {
         let new = Connection::socket(peer.local_addr().unwrap()).unwrap();
         helper.call(Command::Repair, &[&new]).pop().unwrap().done();

@@ -57,20 +57,21 @@ pub fn set_queue_start(socket: BorrowedFd<'_>, sequence: u32) -> io::Result<()> 
     set(socket, IPPROTO_TCP, TCP_QUEUE_SEQ, &[sequence])
 }
 
-/// A copy of the chosen queue's first `len` bytes, or as many as there are.
+/// Appends a copy of the chosen queue's first `len` bytes, or of as many as there are.
 ///
 /// # Errors
 /// As recv(2).
-pub fn copy_queue(socket: BorrowedFd<'_>, len: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0u8; len];
+pub fn copy_queue(socket: BorrowedFd<'_>, len: usize, to: &mut Vec<u8>) -> io::Result<()> {
     if len == 0 {
-        return Ok(bytes);
+        return Ok(());
     }
+    to.reserve_exact(len);
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: the kernel writes at most `len` bytes into the buffer, which has as many.
-    let n = cvt(unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), len, flags) })?;
-    bytes.truncate(n);
-    Ok(bytes)
+    // SAFETY: the kernel writes at most `len` bytes behind the vector's own, where as many are reserved.
+    let n = cvt(unsafe { libc::recv(socket.as_raw_fd(), to.as_mut_ptr().add(to.len()).cast(), len, flags) })?;
+    // SAFETY: the kernel has written `n` bytes there, which is no more than was reserved.
+    unsafe { to.set_len(to.len() + n) };
+    Ok(())
 }
 
 /// Appends to the chosen queue, or sends where none is; as many bytes as there is room for.

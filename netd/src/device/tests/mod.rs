@@ -13,10 +13,9 @@ use proptest::prelude::*;
 use socket2::SockRef;
 
 use super::pipe::Records;
-use super::save::put;
 use super::socket::Socket;
 use super::*;
-use crate::codec::{DecodeError, MAGIC, Reader, record};
+use crate::codec::{DecodeError, Field, MAGIC, Reader, record};
 use crate::control::{FlowKind, FlowQuery};
 use crate::egress::{Action, Egress};
 use crate::limits::{Limits, Timeouts};
@@ -207,7 +206,7 @@ fn a_pair_that_the_source_did_not_have_knows_the_guest_and_the_time() {
         homes: vec![home],
         ..WorkerState::default()
     };
-    let state = stream(|to| put(to, tag::WORKER, &known).unwrap());
+    let state = stream(|to| put(to, tag::WORKER, &known));
     let inherited = || {
         let worker = Worker { state: known.clone(), ..Worker::default() };
         Inherited { workers: vec![worker], ago: Duration::ZERO, fds: Descriptors::default() }
@@ -324,18 +323,18 @@ fn sample() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     let to = &mut bytes;
     let origin = Origin { version: "0.1.0".into(), ..Origin::default() };
-    put(to, tag::ORIGIN, &origin).unwrap();
-    put(to, tag::LISTENERS, &Listeners::default()).unwrap();
-    put(to, tag::SOCKET, &Socket::of_connection((guest, peer), false, connection)).unwrap();
-    put(to, tag::SOCKET, &Socket::sample(true, at("127.0.0.1:40001"), Some(udp_peer))).unwrap();
-    put(to, tag::SOCKET, &Socket::sample(false, at("127.0.0.1:77"), None)).unwrap();
-    put(to, tag::WORKER, &state).unwrap();
-    put(to, tag::TCP, &tcp).unwrap();
-    put(to, tag::UDP, &udp).unwrap();
-    put(to, tag::ECHO, &echo).unwrap();
-    put(to, tag::PORT, &port).unwrap();
+    put(to, tag::ORIGIN, &origin);
+    put(to, tag::LISTENERS, &Listeners::default());
+    put(to, tag::SOCKET, &Socket::of_connection((guest, peer), false, connection));
+    put(to, tag::SOCKET, &Socket::sample(true, at("127.0.0.1:40001"), Some(udp_peer)));
+    put(to, tag::SOCKET, &Socket::sample(false, at("127.0.0.1:77"), None));
+    put(to, tag::WORKER, &state);
+    put(to, tag::TCP, &tcp);
+    put(to, tag::UDP, &udp);
+    put(to, tag::ECHO, &echo);
+    put(to, tag::PORT, &port);
     record(to, tag::WAITING, false, &Frame(vec![1, 2, 3]));
-    put(to, tag::END, &Frame(Vec::new())).unwrap();
+    put(to, tag::END, &Frame(Vec::new()));
     bytes
 }
 
@@ -382,12 +381,17 @@ fn the_stream_is_that_of_the_first_version_and_later_ones_are_read_by_it() {
     assert_eq!(arrived(&grown(&sample())), flows);
 }
 
+/// Appends a record that must be understood.
+fn put(to: &mut Vec<u8>, tag: u16, body: &impl Field) {
+    record(to, tag, true, body);
+}
+
 /// A stream as it is written, with `more` before its end.
 fn stream(more: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    put(&mut bytes, tag::ORIGIN, &Origin::default()).unwrap();
+    put(&mut bytes, tag::ORIGIN, &Origin::default());
     more(&mut bytes);
-    put(&mut bytes, tag::END, &Frame(Vec::new())).unwrap();
+    put(&mut bytes, tag::END, &Frame(Vec::new()));
     bytes
 }
 
@@ -415,8 +419,8 @@ fn lengths_that_lie_are_refused_before_anything_is_allocated() {
     assert!(matches!(new.load(&lies(50 << 20)), Err(StateError::Decode(DecodeError::Truncated(_)))));
     assert!(matches!(new.load(b"podvirt"), Err(StateError::Decode(_))));
     let nameless = stream(|to| {
-        put(to, tag::WORKER, &WorkerState::default()).unwrap();
-        put(to, tag::UDP, &inherited_udp(Fd(9))).unwrap();
+        put(to, tag::WORKER, &WorkerState::default());
+        put(to, tag::UDP, &inherited_udp(Fd(9)));
     });
     new.load(&nameless).unwrap();
     assert!(new.flows().is_empty(), "a flow whose socket did not come ends");
@@ -466,8 +470,8 @@ proptest! {
     #[test]
     fn whatever_comes_there_is_an_answer(cut in 0usize..400, damage in prop::collection::vec((0usize..400, any::<u8>()), 0..8)) {
         let mut bytes = stream(|to| {
-            put(to, tag::WORKER, &WorkerState::default()).unwrap();
-            put(to, tag::UDP, &inherited_udp(Fd(0))).unwrap();
+            put(to, tag::WORKER, &WorkerState::default());
+            put(to, tag::UDP, &inherited_udp(Fd(0)));
         });
         for (at, value) in damage {
             let len = bytes.len();
@@ -480,7 +484,7 @@ proptest! {
         };
         let mut assembly = Assembly::default();
         while let Ok(Some((number, mandatory, body))) = records.next() {
-            if assembly.add(number, mandatory, &mut Reader::new(&body)).unwrap_or(true) {
+            if assembly.add(number, mandatory, &mut Reader::new(body)).unwrap_or(true) {
                 break;
             }
         }
