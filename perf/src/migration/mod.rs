@@ -13,7 +13,7 @@
 //!
 //! The guest's processors are emulated: for as long as they work off what has come for the guest meanwhile, the probes hear
 //! nothing. A guest whose frames are lost has less to do than one whose frames follow it. So there are guests with idle
-//! connections as well, which have the same to do with each backend.
+//! connections as well, which have the same to do with netd and with a tap device.
 //!
 //! [`growth`] measures what thousands of connections add, without a hypervisor: its share is in the first figures.
 
@@ -68,7 +68,7 @@ pub(crate) struct Options {
     /// Migrations with a tap device
     #[arg(long, value_name = "N", default_value_t = 40)]
     tap: usize,
-    /// Migrations with each of the three of a guest with idle connections
+    /// Migrations of a guest with idle connections, with netd and as many with a tap device
     #[arg(long, value_name = "N", default_value_t = 30)]
     idle: usize,
     /// Guests with each of them, which share the migrations
@@ -193,9 +193,7 @@ fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> R
             }
         }
     }
-    for (peer, side) in
-        [(Peer::Netd, &mut idle.netd), (Peer::Passt, &mut idle.passt), (Peer::Tap, &mut idle.tap)]
-    {
+    for (peer, side) in [(Peer::Netd, &mut idle.netd), (Peer::Tap, &mut idle.tap)] {
         if options.idle > 0 {
             one_guest(peer, (options.idle, Load::Idle), options, side, out)?;
         }

@@ -119,11 +119,10 @@ impl Side {
     }
 }
 
-/// All migrations of guests with idle connections, by backend.
+/// All migrations of guests with idle connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Idle {
     pub(crate) netd: Side,
-    pub(crate) passt: Side,
     pub(crate) tap: Side,
 }
 
@@ -205,7 +204,8 @@ impl Record {
         self.netd.summarise();
         self.passt.summarise();
         self.tap.summarise();
-        [&mut self.idle.netd, &mut self.idle.passt, &mut self.idle.tap].into_iter().for_each(Side::summarise);
+        self.idle.netd.summarise();
+        self.idle.tap.summarise();
         let (netd, passt) = (&self.netd, &self.passt);
         let (down, total) = (netd.spread("downtime_ms"), netd.spread("total_ms"));
         self.migrations = netd.migrations;
@@ -259,7 +259,7 @@ impl Record {
             ("with full connections: datagrams lost", "full_udp_lost"),
         ];
         body.extend(spreads.map(|(what, figure)| spread(sides, what, figure)));
-        table(&HEAD, &body)
+        table(&[HEAD, "netd", "passt", "tap, privileged"], &body)
     }
 
     /// What the page tells of it.
@@ -285,15 +285,15 @@ impl Record {
             text += &format!("\n{note}\n");
         }
         if self.idle.netd.migrations > 0 {
-            let sides = [&self.idle.netd, &self.idle.passt, &self.idle.tap];
+            let sides = [&self.idle.netd, &self.idle.tap];
             let mut body = vec![row(sides, "migrations", &|s| s.migrations.to_string())];
             body.extend(outcome(sides));
             text += &format!(
-                "\nThe same of guests with {} connections that are all idle beside the datagrams and messages of the client: \
-                 whatever the backend, the emulated processors have the same work when the guest runs again. In the table above they do not: a guest with netd works \
-                 off what all of its connections have received meanwhile, before it answers; with the tap device that was lost.\n\n{}",
+                "\nThe same with guests whose {} connections are idle, so that their emulated processors have the same work with either backend when the guest runs again: what the client's \
+                 program asks. In the table above they have not: before a guest with netd answers, it works off what all of its connections have received meanwhile, and with the tap device \
+                 that was lost, and with it the connections themselves.\n\n{}",
                 self.idle.netd.tally.connections.checked_div(self.idle.netd.guests).unwrap_or(0),
-                table(&HEAD, &body)
+                table(&[HEAD, "netd", "tap, privileged"], &body)
             );
         }
         if !self.growth.is_empty() {
@@ -315,14 +315,14 @@ impl Record {
     }
 }
 
-/// The backends of a table.
-const HEAD: [&str; 4] = ["p50 / p95 / p99", "netd", "passt", "tap, privileged"];
+/// What a table's cells are.
+const HEAD: &str = "p50 / p95 / p99";
 
-fn row(sides: [&Side; 3], what: &str, of: &dyn Fn(&Side) -> String) -> Vec<String> {
+fn row<const N: usize>(sides: [&Side; N], what: &str, of: &dyn Fn(&Side) -> String) -> Vec<String> {
     [what.to_owned()].into_iter().chain(sides.map(of)).collect()
 }
 
-fn spread(sides: [&Side; 3], what: &str, figure: &str) -> Vec<String> {
+fn spread<const N: usize>(sides: [&Side; N], what: &str, figure: &str) -> Vec<String> {
     row(sides, what, &|side| match side.spreads.get(figure) {
         Some(s) => format!("{:.0} / {:.0} / {:.0}", s.p50, s.p95, s.p99),
         None => "–".into(),
@@ -330,7 +330,7 @@ fn spread(sides: [&Side; 3], what: &str, figure: &str) -> Vec<String> {
 }
 
 /// What became of connections, and for how long the guest was silent.
-fn outcome(sides: [&Side; 3]) -> Vec<Vec<String>> {
+fn outcome<const N: usize>(sides: [&Side; N]) -> Vec<Vec<String>> {
     let mut rows = vec![
         row(sides, "connections reset", &|s| s.tally.connections_reset.to_string()),
         row(sides, "connections that hang", &|s| s.tally.connections_hung.to_string()),
