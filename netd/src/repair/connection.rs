@@ -201,7 +201,7 @@ impl Connection {
     /// # Errors
     /// It is in a state that cannot be moved, or not in repair mode. The socket is as it was before.
     pub(crate) fn dump(socket: BorrowedFd<'_>, room: Room) -> io::Result<Apart> {
-        let window = sys::window(socket)?;
+        let window = possible(sys::window(socket)?);
         let [told_at, _, largest, own, own_at] = window;
         sys::set_window(socket, &[told_at, 0, largest, own, own_at])?;
         let taken = Connection::take(socket, window, room);
@@ -409,6 +409,15 @@ fn begun(window: Window, on_their_way: &[u8], unsent: &[u8]) -> Window {
         _ => 0,
     };
     [told_at, begun, largest, own, own_at]
+}
+
+/// The same windows as the kernel takes them. Where it has no room for what comes, it takes back a window that it has offered. A segment
+/// beyond what is offered now may have told the peer's window before that: in such a state the kernel refuses to set the
+/// windows that it has itself.
+fn possible([told_at, told, largest, own, own_at]: Window) -> Window {
+    let end = own_at.wrapping_add(own);
+    let beyond = told_at.wrapping_sub(end).cast_signed() > 0;
+    [if beyond { end } else { told_at }, told, largest, own, own_at]
 }
 
 /// Fills the chosen queue: the kernel takes it in parts.

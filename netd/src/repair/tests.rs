@@ -253,6 +253,35 @@ fn nothing_is_on_its_way_to_a_window_that_stays_closed() {
 }
 
 #[test]
+fn a_window_that_was_shrunk_beside_a_gap_goes_along() {
+    let Some((helper, _thread)) = helper() else { return };
+    let (near, mut peer) = pair("127.0.0.1:0");
+    peer.set_nodelay(true).unwrap();
+    let down = ramp(64_000);
+    peer.write_all(&down[..60_000]).unwrap();
+    while received_bytes(near.as_fd()).unwrap() < 60_000 {
+        std::thread::yield_now();
+    }
+    // The first two thousand bytes are lost, the next tell of the peer's window, and then there is no room for the first ones:
+    // the kernel takes back what it has offered, and the window was told by a segment that lies beyond it.
+    SockRef::from(&near).attach_filter(&[SockFilter::new(6, 0, 0, 0)]).unwrap();
+    peer.write_all(&down[60_000..62_000]).unwrap();
+    setsockopt(&near, sockopt::RcvBuf, &1).unwrap();
+    SockRef::from(&near).detach_filter().unwrap();
+    peer.write_all(&down[62_000..]).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    helper.call(Command::Freeze, &[&near]).pop().unwrap().done();
+    let window = crate::sys::repair::window(near.as_fd()).unwrap();
+    let same = crate::sys::repair::set_window(near.as_fd(), &window);
+    assert_eq!(same.unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "{window:?} is no such window");
+    helper.call(Command::Thaw, &[&near]).pop().unwrap().done();
+    let mut moved = move_it(&helper, near.into());
+    let mut got = vec![0; down.len()];
+    moved.read_exact(&mut got).unwrap();
+    assert!(got == down, "the received bytes differ");
+}
+
+#[test]
 fn half_closed_connections_stay_so() {
     let Some((helper, _thread)) = helper() else { return };
     let (near, mut peer) = pair("127.0.0.1:0");
