@@ -115,7 +115,7 @@ examples: cluster-sync ## upstream's example manifests on the cluster, against t
 conformance: admission $(if $(FILTER)$(FOCUS),cluster-sync,examples) ## upstream's functional tests on the cluster: FILTER='sig-network && !SRIOV' by label, FOCUS=regex by name; OUT=target/conformance
 	@$(if $(FILTER)$(FOCUS),,e2e/cluster/storage up cdi && )e2e/cluster/conformance $(or $(OUT),target/conformance) -ginkgo.label-filter='$(or $(FILTER),conformance)'$(if $(FOCUS), -ginkgo.focus='$(FOCUS)')
 
-upgrade: $(if $(FROM),build cluster-up) ## an older podvirt in a fresh cluster, updated to this one under a machine that runs: FROM=COMMIT; PROFILE=dev
+upgrade: $(if $(FROM),build cluster-up) ## an older podvirt in a fresh cluster, updated to this tree's under a machine that runs: FROM=COMMIT; PROFILE=dev
 	e2e/cluster/upgrade $(or $(FROM),$(error FROM=COMMIT names the older podvirt))
 
 kubectl: ## kubectl ARGS='...' on the cluster

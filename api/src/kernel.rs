@@ -31,7 +31,7 @@ use crate::netd::Port;
 use crate::plugin::Joint;
 use crate::vmi::{Network, PortProtocol, VirtualMachineInstance};
 
-/// Who carries the binding `masquerade`: a value of [`annotation::MASQUERADE`].
+/// What carries the binding `masquerade`: a value of [`annotation::MASQUERADE`].
 pub const BY_NETD: &str = "netd";
 /// The same: the kernel, by nftables.
 pub const BY_NFTABLES: &str = "nftables";

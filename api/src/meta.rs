@@ -15,11 +15,11 @@ objects! {
         labels: BTreeMap<String, String>,
         /// Annotations.
         annotations: BTreeMap<String, String>,
-        /// Objects that this one goes with.
+        /// Objects that the object goes with.
         owner_references: Vec<OwnerReference>,
     }
 
-    /// An object that another goes with.
+    /// An object that another object goes with.
     OwnerReference {
         /// Kind.
         kind: String,

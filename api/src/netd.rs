@@ -11,7 +11,7 @@
 //! [`NetdSpec::of`] is the only place that reads a machine for netd. What it makes is complete: the launcher adds only
 //! what is known inside the pod, which is the pod's `resolv.conf` and the paths of sockets. Both sides take the value
 //! apart field by field, so that a field which one side does not use is an error of the compiler's. Nothing in it is
-//! secret: a pod's environment is readable to everybody who may read the pod.
+//! secret: a pod's environment is readable to every client that may read the pod.
 //!
 //! **Versions.** The environment of a pod never changes, but the image of a running sidecar may be exchanged. A later
 //! release therefore reads what this release wrote: fields are only added, and an absent one has a default that means what

@@ -23,7 +23,7 @@ fn verb(method: &Method) -> Option<&'static str> {
 
 /// What `method` on `target` is to the API server; `None` for methods that nothing has.
 ///
-/// Ports and protocols are no part of it: who may forward may forward to any port.
+/// Ports and protocols are no part of it: a user who may forward may forward to any port.
 pub fn attributes(method: &Method, target: &Target) -> Option<ResourceAttributes> {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Some(ResourceAttributes {

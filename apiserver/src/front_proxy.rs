@@ -1,4 +1,4 @@
-//! Who is asking: the API server vouches for users by its front-proxy client certificate and names them in headers.
+//! The user who asks: the API server vouches for users by its front-proxy client certificate and names them in headers.
 //!
 //! The ConfigMap `kube-system/extension-apiserver-authentication` says which CA signs that certificate, which common
 //! names it may have and what the headers are called. Without a certificate of that CA the headers mean nothing.
@@ -106,7 +106,7 @@ impl RequestHeaders {
         Ok(())
     }
 
-    /// Who is asking.
+    /// The user who is asking.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl FrontProxy {
         Arc::clone(&self.clients)
     }
 
-    /// Who is asking.
+    /// The user who is asking.
     ///
     /// # Errors
     ///
@@ -349,7 +349,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nobody_else_can_name_a_user() {
+    fn only_the_front_proxy_can_name_a_user() {
         let config = RequestHeaders::from_config_map(&config_map("ca")).unwrap();
         let named = headers(&[("x-remote-user", "jane")]);
         for (peer, headers) in [

@@ -1,9 +1,9 @@
 //! The HTTPS server's routes.
 //!
-//! Webhooks, discovery, OpenAPI, version and health are open to everybody who reaches the server: they tell and change
-//! nothing that is not public. The machines of a node are [`node`]'s. Every other path is a subresource: the front proxy has to vouch for the user, and
-//! the API server has to allow the request, before its body is read. What bodies and reviews may take of memory stands
-//! in [`limits`](crate::limits).
+//! Webhooks, discovery, OpenAPI, version and health are open to every client that reaches the server: they tell and
+//! change nothing that is not public. The machines of a node are [`node`]'s. Every other path is a subresource: the
+//! front proxy has to vouch for the user, and the API server has to allow the request, before its body is read. What
+//! bodies and reviews may take of memory stands in [`limits`](crate::limits).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ const SHOWN: usize = 1024;
 pub struct App {
     /// Client of the API server.
     pub client: Client,
-    /// Who may name users.
+    /// The front proxy, which alone may name users.
     pub proxy: Arc<FrontProxy>,
     /// Carries out subresources.
     pub subresources: Subresources,

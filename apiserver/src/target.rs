@@ -187,7 +187,7 @@ impl Target {
     /// Reads a path; `None` when it is no object's.
     pub fn parse(path: &str) -> Option<Target> {
         let path = path.strip_prefix("/apis/")?.strip_prefix(GROUP)?.strip_prefix('/')?;
-        // Names in these paths are DNS names, which no one percent-encodes; anything else finds no object.
+        // Names in these paths are DNS names, which no client percent-encodes; anything else finds no object.
         let mut segments = path.trim_end_matches('/').split('/');
         let version = segments.next()?;
         let version = *VERSIONS.iter().find(|known| **known == version)?;

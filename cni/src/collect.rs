@@ -245,7 +245,7 @@ mod tests {
         assert!(in_use(&lease, &running, None), "the pod is still ending");
         assert!(!in_use(&lease, &[pod("p1", Some("i1"), "Failed")], None));
         assert!(!in_use(&lease, &[], None));
-        assert!(!in_use(&lease, &[pod("p9", None, "Running")], None), "another's pod");
+        assert!(!in_use(&lease, &[pod("p9", None, "Running")], None), "a pod of no machine");
     }
 
     #[test]

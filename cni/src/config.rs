@@ -228,7 +228,8 @@ impl Network {
     }
 }
 
-/// What plugins of the same kind do and this one does not: passed over, a network would not be what its author thinks.
+/// Refuses what plugins of the same kind do and this plugin does not: if such a field were passed over, a network would
+/// not be what its author thinks.
 fn refuse_foreign(value: &Value) -> Result<(), Error> {
     const FOREIGN: &[&str] = &[
         "vlan",

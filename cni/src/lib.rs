@@ -15,7 +15,7 @@
 //! | [`args`], [`config`], [`error`], [`result`] | the CNI specification's words |
 //! | [`range`] | which addresses a network has, and which one is taken next |
 //! | [`owner`] | whose pod it is |
-//! | [`ipam`] | leases: who has which address, over any store |
+//! | [`ipam`] | leases: which owner has which address, over any store |
 //! | [`cluster`], [`objects`] | that store: the API server |
 //! | [`net`] | interfaces, silence, announcements |
 //! | [`plugin`] | the six commands |

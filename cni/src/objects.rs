@@ -130,7 +130,7 @@ parts! {
         network: String,
         /// The address.
         address: String,
-        /// Who holds it.
+        /// The lease that holds it.
         lease: LeasePart,
     }
     /// A reference to a lease.

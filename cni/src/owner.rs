@@ -16,7 +16,7 @@ use crate::args::PodName;
 use crate::error::{Code, Error};
 use crate::ipam::{Held, Key, Kind};
 
-/// Who a lease belongs to.
+/// The object that a lease belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// As in an owner reference.
@@ -76,7 +76,7 @@ pub fn machine_of(pod: &ObjectMeta) -> Option<&OwnerReference> {
         .filter(|o| o.kind == "VirtualMachineInstance" && o.api_version.starts_with("kubevirt.io/"))
 }
 
-/// Who asks for `interface`. `machine` is the object that [`machine_of`] names.
+/// The pod, as a claimant of `interface`. `machine` is the object that [`machine_of`] names.
 ///
 /// # Errors
 /// The pod or the machine is not the one that was meant.

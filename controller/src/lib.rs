@@ -19,7 +19,7 @@
 //! | [`storage`] | claims, and how snapshots of them are taken |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
 //! | [`settings`] | the cluster's configuration |
-//! | [`watch`] | watches that one unreadable object does not end |
+//! | [`watch`] | watches that do not end at an unreadable object |
 //! | [`metrics`] | counters |
 //! | [`objects`] | series of what the caches hold |
 

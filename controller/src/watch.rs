@@ -48,7 +48,7 @@ where
     watcher(api, config)
         .default_backoff()
         .filter_map(|event| future::ready(event.map(readable).transpose()))
-        // Who wrote which field is half of an object, and nothing here asks.
+        // The record of which client wrote which field is half of an object, and nothing here reads it.
         .modify(|object: &mut K| object.meta_mut().managed_fields = None)
 }
 

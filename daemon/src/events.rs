@@ -31,7 +31,7 @@ impl Recorder {
         self.publish(&object.object_ref(&()), EventType::Normal, reason, message).await;
     }
 
-    /// Tells that something happened to `object` that someone may have to look at.
+    /// Tells that something happened to `object` that a user or an operator may have to look at.
     pub async fn warning<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, message: &str) {
         self.publish(&object.object_ref(&()), EventType::Warning, reason, message).await;
     }

@@ -15,11 +15,11 @@ STORE=podvirt-$ID
 # The registry, as pods call it.
 REGISTRY=registry.kube-system.svc.cluster.local:5000
 
-# The holder and everything in it keep a lock: the cluster is up exactly as long as somebody has it.
+# The holder and everything in it keep a lock: the cluster is up exactly as long as a process has it.
 is_up() { [ -e "$RUN.lock" ] && ! flock -n -s "$RUN.lock" true; }
 need_up() { is_up || die "the cluster is not up; run: make cluster-up"; [ -e "$RUN/ready" ] || die "the cluster is just coming up"; }
 owner() { cat "$RUN/owner" 2>/dev/null || echo unknown; }
-# Whoever names the cluster means it, whoever's it is.
+# A user who names the cluster (PODVIRT_CLUSTER) means it, whichever clone it belongs to.
 mine() { [ -n "${PODVIRT_CLUSTER:-}" ] || [ "$(owner)" = "$TOP" ] || [ ! -d "$(owner)" ]; }
 
 # The first process inside, as it is numbered here.

@@ -139,7 +139,7 @@ impl Net {
     }
 
     /// A second pod with the same addresses at the same client. `silence` is done in its namespace before its link comes
-    /// up: until somebody makes it heard the first pod alone is.
+    /// up: until a helper or the caller makes the second pod heard, only the first one is.
     ///
     /// # Errors
     /// The script failed, or what `silence` returned.

@@ -25,7 +25,7 @@ pub struct Privilege {
 }
 
 impl Pod {
-    /// Every process in the pod's network namespace, whoever started it.
+    /// Every process in the pod's network namespace, whichever program started it.
     ///
     /// # Errors
     /// `/proc` cannot be read.

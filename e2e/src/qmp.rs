@@ -21,7 +21,7 @@ impl Qmp {
     /// Connects and negotiates.
     ///
     /// # Errors
-    /// Nobody answers within `limit`.
+    /// The monitor does not answer within `limit`.
     pub fn connect(socket: &Path, limit: Duration) -> Result<Qmp> {
         let writer = wait::until("the monitor", limit, || Ok(UnixStream::connect(socket).ok()))?;
         writer.set_read_timeout(Some(limit))?;

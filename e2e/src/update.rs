@@ -46,7 +46,7 @@ impl RunningBackend {
         container.spawn(&command)
     }
 
-    /// Puts a netd in the place of the one that runs, and waits for that one's end.
+    /// Puts a new netd in the place of the one that runs, and waits for the old one's end.
     ///
     /// # Errors
     /// It does not go so.
@@ -67,7 +67,7 @@ impl RunningBackend {
         Ok(())
     }
 
-    /// How many netds had the connections of the running one before; none while nobody answers.
+    /// How many netds had the connections of the running one before; `None` while no netd answers.
     pub fn ask_generation(&self) -> Option<u64> {
         self.ask("status").ok()?["generation"].as_u64()
     }

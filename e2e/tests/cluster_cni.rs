@@ -265,7 +265,7 @@ fn long_the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
         let command = ["ping", "-c", "2", "-W", "2", "-I", &pod_interface("flat"), address];
         assert!(namespace.exec("target", &command).is_err(), "the silent target reaches {address}");
     }
-    // The segment asks everybody for somebody who is not there.
+    // The peer asks the whole segment for an address that no pod has.
     drop(namespace.exec("peer", &["ping", "-c", "1", "-W", "1", "172.30.43.254"]));
     let count = |file: &str| {
         let path = format!("/sys/class/net/{}/statistics/{file}", pod_interface("flat"));
@@ -332,7 +332,7 @@ fn long_machines_that_race_for_few_addresses_never_share_one() {
         .collect();
     namespace.apply(&manifests.join("\n---\n")).unwrap();
 
-    // What the pods of the machines have, by the word of whoever attached them.
+    // The addresses that the machines' pods have, as Multus says.
     let given = || -> Vec<(String, BTreeSet<String>)> {
         let has = |name: &&str| {
             let pod = namespace.launcher(name).ok()?;
@@ -353,7 +353,7 @@ fn long_machines_that_race_for_few_addresses_never_share_one() {
     let all: BTreeSet<String> = first.iter().flat_map(|(_, addresses)| addresses.clone()).collect();
     assert_eq!(network.held().unwrap(), all);
 
-    // Those who go make room for those who waited.
+    // Machines that go make room for machines that waited.
     let goners: Vec<&str> = first.iter().take(3).map(|(name, _)| name.as_str()).collect();
     namespace.kubectl(&[&["delete", "vm", "--wait=false"], goners.as_slice()].concat()).unwrap();
     let late = |(name, _): &(String, BTreeSet<String>)| first.iter().all(|(known, _)| known != name);

@@ -24,7 +24,7 @@ const LONG_BOOT: Duration = Duration::from_secs(600);
 
 /// The port of the web server that a test starts in the guest.
 const WEB: u16 = 8080;
-/// A port on which nobody in the guest listens before the test says so.
+/// A port on which no program in the guest listens before the test says so.
 const LATE: u16 = 9000;
 /// A port of UDP on which a test echoes in the guest.
 const ECHO: u16 = 5353;
@@ -96,7 +96,7 @@ fn see_the_guest_behind_masquerade(annotations: &str) {
     namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("vm").unwrap();
 
-    // Addresses of the guest's own, and the pod's for everybody else; with no list of ports all of them are open.
+    // The guest has addresses of its own, and all others see the pod's; with no list of ports all of them are open.
     let own = console.sh("ip -o addr show scope global", COMMAND).unwrap();
     assert!(own.contains(" 10.10.10.2/24 ") && own.contains(" fd10:10::2/"), "{own}");
     let router = console.sh("ip -4 route show default", COMMAND).unwrap();
@@ -322,7 +322,7 @@ fn long_probes_of_the_agent_ask_the_guest() {
     console.sh("rm /run/ready", COMMAND).unwrap();
     wait_ready(&namespace, false);
 
-    // What both probes say when there is nobody to ask.
+    // What both probes say when there is no agent to ask.
     console.sh("systemctl stop qemu-guest-agent", COMMAND).unwrap();
     let says = "virt-probe: the guest's agent is not connected";
     for probe in ["Readiness", "Liveness"] {

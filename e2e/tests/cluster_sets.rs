@@ -143,7 +143,7 @@ fn a_new_machine_gets_what_its_preset_says() {
                   spec: {selector: {matchLabels: {vm: small}}, domain: {cpu: {cores: 2}, devices: {}}}}";
     namespace.apply(preset).unwrap();
     let manifest = Manifest { name: "small", spec: "nodeSelector: {nowhere: here}", ..Default::default() };
-    // Whether virt-api has seen the preset is not told to anybody.
+    // virt-api does not tell whether it has seen the preset.
     let has_it = || {
         namespace.apply(&manifest.instance())?;
         let vmi = cluster.block_on(namespace.api::<v1::VirtualMachineInstance>().get("small"))?;

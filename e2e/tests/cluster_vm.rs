@@ -469,7 +469,7 @@ fn long_a_machine_of_a_dead_node_runs_again_on_another() {
     let before = namespace.wait_phase("vm", "Running", BOOT).unwrap();
     assert_eq!(before.status.node_name.as_deref(), Some("node2"));
     let down = cluster.node(2).kill().unwrap();
-    // An operator says that the node is off for good: until then nobody may know that the machine does not run.
+    // An operator says that the node is off for good: before that podvirt cannot know that the machine does not run.
     cluster.node(2).wait_ready(false, LOSS).unwrap();
     cluster
         .kubectl(&["taint", "node", "node2", "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"])

@@ -107,7 +107,7 @@ fn a_frontend_that_listens_is_connected_to_again_and_again() {
     restart(&mut bed, true);
     bed.works().unwrap();
     assert!(bed.running.socket.exists(), "the frontend's socket is not netd's to remove");
-    // netd waits for whoever listens there next.
+    // netd waits for the next frontend that listens there.
     bed.guest.process.signal(Signal::SIGKILL).unwrap();
     bed.guest.process.wait(SOON).unwrap();
     let vhost = Vhost { listens: true, ..Default::default() };

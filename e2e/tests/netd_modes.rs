@@ -43,7 +43,7 @@ fn masquerade_hides_the_pods_addresses_from_the_guest() {
         bed.guest.sh("sed -n 's/^\\(hostname\\|dns\\|search\\)=//p' /tmp/dhcp.env | sort | xargs").unwrap();
     assert_eq!(told, "10.9.0.1 files vm.example");
     bed.works().unwrap();
-    // The gateway stands for nobody, least of all for the pod.
+    // The gateway's address leads to no host, least of all into the pod.
     let _other = container_listens(&bed.pod, 9001);
     for address in ["TCP4:10.0.2.1:9001", "TCP4:10.9.0.2:9001", "TCP6:[fd00:9::2]:9001"] {
         let out = bed.guest.run(&format!("socat -u /dev/null {address},connect-timeout=20")).unwrap();
@@ -157,7 +157,7 @@ fn netctl_tells_what_happens() {
     {
         assert!(bed.running.counter(counter).unwrap() > 0, "{counter}");
     }
-    // Somebody else's address is not the guest's to use, nor is somebody else's Ethernet address.
+    // The guest may not send from an IP address that is not its own, nor from an Ethernet address that is not.
     assert_eq!(bed.running.counter("dropped.spoofed").unwrap(), 0);
     bed.guest.sh("ip addr add 10.9.0.99/24 dev eth0").unwrap();
     assert_ne!(bed.guest.run("ping -c 1 -W 1 -I 10.9.0.99 10.9.0.1").unwrap().status, 0);

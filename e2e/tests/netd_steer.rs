@@ -27,7 +27,7 @@ fn attached(steering: &Steering) -> Report {
     until("steering", SOON, || Ok(Some(steering.report()).filter(|r| r.attached))).unwrap()
 }
 
-/// Somebody listens on port 7777 of the pod, and soon has it.
+/// A listener comes to port 7777 of the pod, and soon has it.
 fn late_listener(pod: &Pod) -> TcpListener {
     let late = pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 7777))?)).unwrap();
     late.set_nonblocking(true).unwrap();
@@ -147,7 +147,7 @@ fn steered_connections_and_ports_outlive_an_update() {
         assert!(format!("{error:#}").contains("refused"), "{error:#}");
         assert_eq!(attached(&steering).error, None);
     }
-    // The connection with the agent has moved as well: it hears of who comes later.
+    // The connection with the agent has moved as well: the agent hears of listeners that come later.
     let _late = late_listener(&bed.pod);
     assert_eq!(bed.running.counter("tcp_resets").unwrap(), 0);
     echo(3);
@@ -167,7 +167,7 @@ fn a_new_netd_is_steered_to_as_the_one_before() {
     // netd accepts for a guest that is not there yet, and resets.
     assert!(pod.net.connect(Family::V4.pod(4000)).is_ok());
     drop(running);
-    // Nobody holds the sockets any more: the lookup goes on as without the program.
+    // No process holds the sockets any more: the lookup goes on as without the program.
     until("refusal", SOON, || Ok(pod.net.connect(Family::V4.pod(4000)).err())).unwrap();
     let _running = Backend::Netd.start(&pod, &options()).unwrap();
     until("the new netd's ports", SOON, || Ok(pod.net.connect(Family::V6.pod(4000)).ok())).unwrap();

@@ -36,7 +36,7 @@ fn works(mut bed: Bed) {
     bed.guest.shut_down().unwrap();
 }
 
-/// Updates under a bulk transfer in both directions and open connections; nobody may notice.
+/// Updates under a bulk transfer in both directions and open connections; neither the guest nor a peer may notice.
 fn updates(boot: Boot, count: u64) {
     let mut bed = bed(boot, "");
     let mut idle = bed.idle(IDLE).unwrap();
@@ -68,12 +68,12 @@ fn updates(boot: Boot, count: u64) {
 }
 
 #[test]
-fn nobody_notices_an_update() {
+fn neither_side_notices_an_update() {
     updates(Boot::Uml, 5);
 }
 
 #[test]
-fn long_nobody_notices_a_hundred_updates() {
+fn long_neither_side_notices_a_hundred_updates() {
     updates(Boot::Uml, 100);
 }
 
@@ -104,7 +104,7 @@ fn an_update_that_fails_leaves_everything_as_it_is() {
         assert!(log.contains("the running netd goes on"), "{log}");
         idle.check().unwrap();
     }
-    assert!(bed.running.process.log().contains("this one goes on"), "{}", bed.running.process.log());
+    assert!(bed.running.process.log().contains("this netd goes on"), "{}", bed.running.process.log());
     assert_eq!(bed.running.ask_generation(), Some(0));
     bed.update(1).unwrap();
     idle.check().unwrap();
@@ -166,7 +166,7 @@ fn what_the_hold_drops_is_reset() {
     stream.read_exact(&mut [0]).unwrap();
     bed.running.process.signal(Signal::SIGTERM).unwrap();
     assert!(bed.running.process.wait(SOON).unwrap().success());
-    // Nobody collects it.
+    // No netd collects the deposit.
     let end = stream.read(&mut [0]);
     assert!(
         end.as_ref().is_ok_and(|n| *n == 0) || end.is_err_and(|e| e.kind() != std::io::ErrorKind::WouldBlock)

@@ -1,4 +1,4 @@
-//! What somebody who watches netd sees: frames as tcpdump reads them, flows, rates, drops.
+//! What an operator who watches netd sees: frames as tcpdump reads them, flows, rates, drops.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
@@ -73,7 +73,8 @@ fn captures_are_what_tcpdump_reads_and_filters() {
     // The whole has begun first and ends last: what the guest says by itself meanwhile is in it.
     running.into_iter().rev().for_each(end);
 
-    // Every checksum is right, whoever was to write it; large frames are there, and segments where they were asked for.
+    // Every checksum is right, whether the guest or netd was to write it; large frames are there, and segments where
+    // they were asked for.
     for (n, file) in files.iter().enumerate() {
         let text = tcpdump(file, &["-vvv", "-e"]);
         // Not "bad" alone: a checksum of 0x2bad is as good as any.
@@ -126,7 +127,7 @@ fn flows_rates_and_drops_are_told_by_what_is_asked_for() {
     let top: serde_json::Value =
         serde_json::from_str(&netctl(&["--json", "top", "-n", "1", "-i", "0.2"])).unwrap();
     assert_eq!(top["flows"][0]["guest_peer"], *client);
-    // Somebody else's address is not the guest's to use.
+    // The guest may not send from an address that is not its own.
     bed.guest.sh("ip addr add 10.9.0.99/24 dev eth0").unwrap();
     assert_ne!(bed.guest.run("ping -c 1 -W 1 -I 10.9.0.99 10.9.0.1").unwrap().status, 0);
     let netctl = |arguments: &[&str]| bed.running.netctl(arguments).unwrap().text;

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// testpmd in a container of the pod, without huge pages; it forwards at once, each queue to itself.
 fn testpmd(pod: &Pod, queues: u8) -> (Process, Console) {
-    // DPDK loads no driver from below a directory that anybody may write to, which /mnt is.
+    // DPDK loads no driver from below a directory that every user may write to, as /mnt is.
     let container = pod.container("testpmd").unwrap().ro(&artefact("testpmd").unwrap(), "/guest");
     // Its driver changes the number of queues by a control queue, which it emulates.
     let control = u8::from(queues > 1);

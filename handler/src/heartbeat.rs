@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
-/// Owner of the two fields in the node's record of who wrote what.
+/// Owner of the two fields in the node's record of which client wrote which field.
 const FIELD_MANAGER: &str = "virt-handler";
 /// Least time between two beats; the controller waits for several.
 const PERIOD: Duration = Duration::from_secs(60);

@@ -128,7 +128,7 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
         },
     );
     // What is waiting is still written, for a while: events are a courtesy. The connections to launchers ended
-    // with the loop, and with them everybody who can tell.
+    // with the loop, and no launcher can tell anything more.
     drop(node);
     let _late = tokio::time::timeout(LAST_EVENTS, post).await;
     ended.map(drop)

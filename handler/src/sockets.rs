@@ -6,7 +6,7 @@
 //! is opened itself (O_PATH, O_NOFOLLOW) and dialled through `/proc/self/fd`. That also cures the length of
 //! these paths: `sun_path` holds 107 bytes, of which `/var/lib/kubelet/pods/<uid>/volumes/...` takes 91.
 //!
-//! Who is at the other end is checked as well: [`PodVolumes::peer`] takes the process from SO_PEERCRED, holds it
+//! The process at the other end is checked as well: [`PodVolumes::peer`] takes it from SO_PEERCRED, holds it
 //! ([`Process`]) and compares its control group with the pod.
 
 use std::fs::File;

@@ -1,9 +1,10 @@
 //! `virt-launcher probe`: whether the guest accepts connections at a port of its pod.
 //!
 //! netd's listeners accept before the guest is asked, so the kubelet's own TCP probe finds every port open that is
-//! forwarded, whatever the guest does. This one is run in the pod for it: it connects as any client does, and asks netd
-//! for the connection's state on the guest's side. The guest has accepted when that state is past the handshake, or
-//! when it said or ended something; a reset means that it refused, and so does a refusal by netd in its place. Anything else is waited for until the time is up.
+//! forwarded, whatever the guest does. This probe is run in the pod for the kubelet: it connects as any client does,
+//! and asks netd for the connection's state on the guest's side. The guest has accepted when that state is past the
+//! handshake, or when it said or ended something; a reset means that it refused, and so does a refusal by netd in its
+//! place. Anything else is waited for until the time is up.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The launcher as init: one process that waits for everybody, and one that does the work.
+//! The launcher as init: one process that waits for all others, and one that does the work.
 
 #[cfg(test)]
 mod init {
@@ -56,7 +56,7 @@ mod init {
         let pid = Pid::from_raw(i32::try_from(init.id()).unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
         assert_eq!(init.wait().unwrap().code(), Some(128 + 15));
-        assert!(!Path::new(&format!("/proc/{child}")).exists(), "nobody is left behind");
+        assert!(!Path::new(&format!("/proc/{child}")).exists(), "no child is left behind");
     }
 
     /// Waits until init has started its child, after which no signal can be lost.

@@ -1,4 +1,4 @@
-//! Counters of the datapath: one writer each, read by anyone.
+//! Counters of the datapath: one writer each, read by any thread.
 //!
 //! Every frame, segment or datagram that netd does not carry is counted under one [`Reason`]; the name of the
 //! variant in snake case is the `reason` label of `netd_dropped_total`. Values are monotonic and in the unit
@@ -194,7 +194,7 @@ totals! {
     spins_found: "Times that a worker found something to do by looking for it instead of sleeping.",
     spins_in_vain: "Times that a worker looked for something to do for a while and slept after all.",
     pair_frames_passed: "Frames of the guest passed to another queue pair's worker, which has their flow.",
-    pair_flows_moved: "Flows that moved from one queue pair's worker to another's.",
+    pair_flows_moved: "Flows that moved from one queue pair's worker to that of another pair.",
     migrations_out: "Times that the guest's state was given away for a migration.",
     migrations_undone: "Times that the guest went on here after its state was given away.",
     migrations_in: "Times that a guest's state came by a migration.",

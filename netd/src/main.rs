@@ -1,9 +1,9 @@
 //! The netd process: configuration, workers, vhost-user server and control plane put together.
 //!
-//! A thread for each worker, one for the vhost-user server, and this one, which runs everything that waits for
-//! somebody (gRPC, metrics, netlink, resolv.conf, signals) on a single-threaded runtime and lends calls to the
-//! worker to the runtime's blocking threads. SIGTERM and SIGINT end netd in the order frontend, control socket,
-//! workers; the exit code is then 0. When a worker or the vhost-user server ends by itself netd ends with 1.
+//! A thread for each worker, one for the vhost-user server, and the main thread, which runs everything that waits for
+//! another process or the kernel (gRPC, metrics, netlink, resolv.conf, signals) on a single-threaded runtime and lends
+//! calls to the worker to the runtime's blocking threads. SIGTERM and SIGINT end netd in the order frontend, control
+//! socket, workers; the exit code is then 0. When a worker or the vhost-user server ends by itself netd ends with 1.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -186,7 +186,8 @@ async fn run(mut config: Config, spins: bool, takeover: Option<Source>, launch: 
     .fuse();
 
     let giver = Arc::new(listening.giver(&backend, mover, steering.as_ref(), heir.generation)?);
-    // At once and from there: this thread may be ending netd by a signal, and what it tidies up is another's by then.
+    // The end comes at once and from the thread that hands over: this thread may be ending netd after a signal, and
+    // what it tidies up belongs to the other netd by then.
     let span = Span::current();
     let offers = Offers::new(giver.clone(), move |done| {
         let _named = span.enter();
@@ -255,7 +256,7 @@ async fn run(mut config: Config, spins: bool, takeover: Option<Source>, launch: 
 /// Ends after everything was handed over.
 fn end(given: Given, to: &str) -> ! {
     let took_us = u64::try_from(given.took.as_micros()).unwrap_or(u64::MAX);
-    info!(to, flows = given.flows, took_us, "everything was handed over; ending without a word to anybody");
+    info!(to, flows = given.flows, took_us, "everything was handed over; ending without a word to any peer");
     update::end()
 }
 

@@ -1,4 +1,4 @@
-//! The link between the guest and its pod: who has which address, and how addresses are translated.
+//! The link between the guest and its pod: which of them has which address, and how addresses are translated.
 //!
 //! A [`Link`] is a snapshot. [`crate::pod`] builds one from the configuration and from what netlink and
 //! resolv.conf say, and a new one whenever these change; the worker and the services of [`crate::guest`] only
@@ -136,7 +136,7 @@ pub struct Link {
     /// Every address by which the pod reaches itself, those of the families above included, sorted: they are closed to the
     /// guest. Loopback and link-local IPv6 addresses are missing; no address of their kind can be reached.
     pub local: Vec<IpAddr>,
-    /// Whom the guest may speak to, of those that can be reached at all.
+    /// Which peers the guest may speak to, of those that can be reached at all.
     pub egress: Arc<Egress>,
 }
 
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(v4.pod, Ipv4Addr::new(10, 8, 0, 7));
         assert_eq!(v4.routes, [route(Some(Ipv4Addr::new(10, 9, 0, 1))), route(None)]);
         assert_eq!(link.v6.as_ref().unwrap().pod, "fd00:8::7".parse::<Ipv6Addr>().unwrap());
-        // The pod itself stays out of reach, and who now has the guest's address is not taken for the guest.
+        // The pod itself stays out of reach, and a peer that now has the guest's address is not taken for the guest.
         assert_eq!(link.destination_for_pod("10.8.0.7".parse().unwrap()), None);
         assert_eq!(link.source_for_guest("10.9.0.2".parse().unwrap()), link.gateway_address(homes[0].guest));
         // A masquerade's addresses are the configuration's; a family that is missing stays so.

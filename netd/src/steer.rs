@@ -5,7 +5,7 @@
 //! A program at the kernel's socket lookup (`BPF_PROG_TYPE_SK_LOOKUP`) can lead every port of a network namespace
 //! to one listening TCP socket and one UDP socket. Loading it takes privilege that netd does not have, so netd
 //! lends its two sockets to a helper that has it ([`podvirt_proto::steering`] has the protocol) and keeps what it is
-//! given back: the program stays attached for as long as anybody holds its link.
+//! given back: the program stays attached for as long as any process holds its link.
 //!
 //! ```text
 //!             attached                        detached, could not attach

@@ -243,7 +243,7 @@ impl Parts {
         list.ok()?.items.iter().find_map(trouble)
     }
 
-    /// Deletes what an older version had made and this one has not. Definitions stay: their objects go with them.
+    /// Deletes what an older version had made and this version has not. Definitions stay: their objects go with them.
     async fn forget(&self, objects: &[Object], there: &[Stored]) -> Result<(), ClusterError> {
         for stored in there.iter().filter(|stored| stored.kind != DEFINITION && !stored.deleting) {
             if !objects.iter().any(|object| stored.is(object)) {

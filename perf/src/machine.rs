@@ -25,7 +25,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this program runs on.
     ///
     /// # Errors
     /// The kernel does not say.

@@ -67,7 +67,7 @@ impl Extent {
 
 /// The port of the plain listener, which the program leaves alone because it is listened on.
 const PLAIN: u16 = 8080;
-/// A port that nobody listens on.
+/// A port that no program listens on.
 const STEERED: u16 = 9090;
 
 /// The file `perf/results/ports.json`.

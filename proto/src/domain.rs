@@ -197,7 +197,7 @@ pub enum Status {
     Shutdown,
     /// The machine has ended.
     Shutoff,
-    /// The machine has ended, by no will of anyone.
+    /// The machine has ended, though no user or program asked for it.
     Crashed,
     /// The guest sleeps.
     PMSuspended,
@@ -225,7 +225,7 @@ impl Status {
 pub mod reason {
     /// The guest powered itself off, or obeyed the request to.
     pub const SHUTDOWN: &str = "Shutdown";
-    /// The machine was killed: its grace period had passed, or someone asked for it.
+    /// The machine was killed: its grace period had passed, or a client asked for it.
     pub const DESTROYED: &str = "Destroyed";
     /// QEMU has died.
     pub const CRASHED: &str = "Crashed";

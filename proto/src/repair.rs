@@ -1,4 +1,4 @@
-//! How netd has its TCP sockets repaired, by who may: `<socket>.move`, and passt's own `<socket>.repair`.
+//! How netd has its TCP sockets repaired, by a privileged helper: `<socket>.move`, and passt's own `<socket>.repair`.
 //!
 //! TCP_REPAIR of tcp(7) takes CAP_NET_ADMIN over the socket's network namespace, which a backend does not have. Both
 //! protocols have the backend listen on a UNIX socket and the privileged side connect to it; the backend then sends
@@ -186,7 +186,7 @@ fn header(command: Command, count: usize) -> Vec<u8> {
     vec![VERSION, command.number(), count[0], count[1]]
 }
 
-/// Command and what follows the header, whose count is checked by who knows the size of a part.
+/// Command and what follows the header. The caller, which knows the size of a part, checks its count.
 fn parse(bytes: &[u8]) -> Result<(Command, &[u8]), Error> {
     let Some((&[version, number, c0, c1], rest)) = bytes.split_first_chunk::<HEADER>() else {
         return Err(wrong(format!("{} bytes", bytes.len())));

@@ -274,7 +274,7 @@ gets a stream of its own, which ends after two minutes of silence.",
     ("unpause", "  # Unpause a virtual machine called 'myvm':\n  virtctl unpause vm myvm"),
     (
         "userlist",
-        "  # List who is logged in on a virtual machine instance called 'myvm':
+        "  # List the users who are logged in on a virtual machine instance called 'myvm':
   virtctl userlist myvm",
     ),
     (

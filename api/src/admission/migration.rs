@@ -223,6 +223,6 @@ mod tests {
         new["spec"]["priority"] = json!("system-critical");
         new["metadata"]["labels"] = json!({});
         assert_eq!(validate_update(&old, &new, By::User).0.len(), 2);
-        assert_eq!(validate_update(&old, &new, By::Daemon).0.len(), 1, "nobody may change the specification");
+        assert_eq!(validate_update(&old, &new, By::Daemon).0.len(), 1, "a daemon may not change it either");
     }
 }

@@ -33,7 +33,7 @@ use crate::v1;
 #[cfg(test)]
 mod tests;
 
-/// Who asks for a change.
+/// The requester of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A user.
@@ -43,7 +43,7 @@ pub enum By {
 }
 
 impl By {
-    /// Who `username` is where podvirt runs in `namespace`.
+    /// The requester that `username` is, where podvirt runs in `namespace`.
     pub fn of(username: &str, namespace: &str) -> By {
         if names::is_daemon(username, namespace) { By::Daemon } else { By::User }
     }

@@ -1,7 +1,7 @@
 //! VirtualMachineInstances.
 //!
-//! A VirtualMachineInstance has no status subresource: everybody who may change it could write its status. So a
-//! user's change of the status is undone, one of the specification refused.
+//! A VirtualMachineInstance has no status subresource: every user who may change it could write its status.
+//! So a user's change of the status is undone, one of the specification refused.
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};

@@ -44,7 +44,7 @@ pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
 pub const NOT_MADE: &str = "podvirt.io/volume-snapshots-not-made";
 /// On VirtualMachineBackupTrackers: the instance, by its UID, and the node for which the checkpoint was defined last, podvirt's own.
 pub const DEFINED_FOR: &str = "backup.podvirt.io/defined-for";
-/// Who carries the binding `masquerade`, netd or the kernel: on the machine and on the KubeVirt object, podvirt's own.
+/// What carries the binding `masquerade`, netd or the kernel: on the machine and on the KubeVirt object, podvirt's own.
 pub const MASQUERADE: &str = "podvirt.io/masquerade";
 /// What the network binding plugins of a machine were registered with when it was made, as JSON: podvirt's own, which writes it.
 pub const BINDING_PLUGINS: &str = "podvirt.io/binding-plugins";

@@ -238,7 +238,7 @@ objects! {
 
     /// Chassis in the SMBIOS tables.
     Chassis {
-        /// Who made it.
+        /// Manufacturer.
         manufacturer: String,
         /// Version.
         version: String,

@@ -8,8 +8,9 @@
 //! | `External` | held back, the machine is marked | held back, the machine is marked |
 //!
 //! The mark is `status.evacuationNodeName`: virt-controller migrates the machine off that node, or with `External`
-//! another controller sees to it. Who evicts gets 429 and asks again until the pod is gone, as `kubectl drain` does.
-//! Pods that the machine is not in (the target of a migration, the source of one that has moved it) are evicted.
+//! another controller sees to it. A client that evicts gets 429 and asks again until the pod is gone, as
+//! `kubectl drain` does. Pods that the machine is not in (the target of a migration, the source of one that has moved it)
+//! are evicted.
 
 use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::migration::{eviction_strategy, migratable, pod_by_migration};

@@ -209,7 +209,7 @@ mod tests {
             server(|what| if what.contains("/pods/") { (200, pod()) } else { failure(404, "NotFound") });
         let other = request(json!({"uid": "r", "namespace": "shop", "name": "web-1"}));
         assert_eq!(answered(Looking::Evict, &other, &client).await["allowed"], true);
-        assert_eq!(asked.lock().unwrap().len(), 0, "nobody was asked");
+        assert_eq!(asked.lock().unwrap().len(), 0, "the API server was not asked");
         let launcher = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
         assert_eq!(answered(Looking::Evict, &launcher, &client).await["allowed"], true);
     }

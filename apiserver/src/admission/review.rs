@@ -51,7 +51,7 @@ pub struct Request {
     pub namespace: String,
     /// Name of the object; empty while it is generated.
     pub name: String,
-    /// Who asks.
+    /// The user who asks.
     pub user_info: UserInfo,
     /// Whether nothing is to be stored.
     pub dry_run: bool,
@@ -69,7 +69,7 @@ pub struct Kind {
     pub kind: String,
 }
 
-/// Who asks.
+/// The user who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct UserInfo {

@@ -1,4 +1,4 @@
-//! virt-api as its callers see it: who is let in, what is written, what streams carry.
+//! virt-api as its callers see it: which callers are let in, what is written, what streams carry.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what a test needs is there or the test fails")]
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use world::{Caller, VM, VMI, World, vm, vmi};
 
 const API: &str = "/apis/subresources.kubevirt.io/v1/namespaces/ns";
-/// A port nobody listens on: no test that uses it gets as far as virt-handler.
+/// A port on which no program listens: no test that uses it gets as far as virt-handler.
 const NO_HANDLER: u16 = 9;
 
 #[tokio::test]

@@ -37,7 +37,7 @@ async fn a_node_lists_its_own_machines() {
 }
 
 #[tokio::test]
-async fn nobody_lists_the_machines_of_another_node() {
+async fn no_client_lists_the_machines_of_another_node() {
     let world = World::new(NO_HANDLER).await;
     world.put(MACHINES, json!({"items": [vmi()]}));
     let there = "labelSelector=kubevirt.io%2FnodeName%3Dnode2";

@@ -358,7 +358,7 @@ async fn a_guest_that_breaks_the_connection_is_told_as_an_error() {
 }
 
 #[tokio::test]
-async fn a_port_nobody_listens_on_is_told_before_the_upgrade() {
+async fn a_port_without_a_listener_is_told_before_the_upgrade() {
     let (world, listener, port) = guest().await;
     drop(listener);
     let (code, body) = open(&world, &format!("portforward/{port}")).await.unwrap_err();

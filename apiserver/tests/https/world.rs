@@ -37,7 +37,7 @@ use virt_api::tls::server_config;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Who calls virt-api.
+/// The client that calls virt-api.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Caller {
     /// The API server's front proxy.
@@ -46,7 +46,7 @@ pub(crate) enum Caller {
     OtherName,
     /// A holder of a certificate of another CA.
     OtherCa,
-    /// Somebody without a certificate.
+    /// A client without a certificate.
     Nobody,
 }
 

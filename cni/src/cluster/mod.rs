@@ -217,7 +217,7 @@ impl Store for Cluster {
         let params = DeleteParams::default().preconditions(uid);
         let name = address_name(&address.network, address.address);
         let deleted = asked_raw(&what, api.delete(&name, &params)).await?.map(|_| ());
-        // Another UID: this one is gone.
+        // Another UID: the object of this UID is gone.
         gone_is_none(&what, unless(409, deleted)).map(|_| ())
     }
 }

@@ -82,7 +82,7 @@ async fn machines_get_different_addresses_and_keep_them() {
         assert!(of_lease.clone().count() == 2 && of_lease.clone().all(|h| lease.lists(h.address)));
     }
     assert!(cluster.addresses(Some("other")).await.unwrap().is_empty());
-    // Where nobody knows IPAMClaims there are leases all the same.
+    // Where the API server knows no IPAMClaims, there are leases all the same.
     assert_eq!(cluster.leases().await.unwrap().found.len(), 3);
     cluster.ready().await.unwrap();
 }
@@ -228,7 +228,7 @@ async fn the_collector_waits_for_the_last_pod_of_a_machine_that_is_gone() {
     crate::collect::collect(&cluster, &metrics, true).await.unwrap();
     assert!(!cluster.find(&lease.key).await.unwrap().unwrap().ending, "its owner is there");
 
-    // The machine goes, by a deletion that orphans: nobody asks for the lease's.
+    // The machine goes, by a deletion that orphans: the garbage collector does not ask for the lease's deletion.
     server.lock().unwrap().objects.remove(vm);
     crate::collect::collect(&cluster, &metrics, true).await.unwrap();
     assert!(cluster.find(&lease.key).await.unwrap().unwrap().ending);

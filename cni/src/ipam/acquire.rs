@@ -14,7 +14,7 @@ use crate::range::RangeSet;
 /// How often a lease that others change is read anew. Each time another machine was served.
 const ATTEMPTS: usize = 16;
 
-/// Who asks for a lease.
+/// A request for a lease.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The lease.
@@ -34,7 +34,8 @@ pub struct Request<'a> {
 /// The lease of `request`, set: made when there is none.
 ///
 /// # Errors
-/// No address is left; the lease or the wished address is another's; the lease is ending; the store fails.
+/// No address is left; the lease is for another interface or network; another lease holds the wished address; the lease
+/// is ending; the store fails.
 pub async fn acquire<S: Store>(store: &S, request: &Request<'_>) -> Result<Lease, Error> {
     let mut held = Vec::new();
     let result = attempts(store, request, &mut held).await;
@@ -119,7 +120,7 @@ async fn find_or_create<S: Store>(store: &S, request: &Request<'_>) -> Result<Op
         return Ok(found);
     }
     if request.key.kind == Kind::IpamClaim {
-        // Its author is who knows what it belongs to.
+        // The claim's author knows what the claim belongs to; the plugin does not.
         return Err(Error::new(Code::TryAgain, format!("{} is not there", told(&request.key))));
     }
     let lease = Lease {

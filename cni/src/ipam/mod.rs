@@ -1,4 +1,4 @@
-//! Leases: who has which address of a network.
+//! Leases: which owner has which address of a network.
 //!
 //! # Theory of operation
 //!

@@ -137,7 +137,7 @@ fn an_ipam_claim_is_guarded_before_addresses_are_held_and_lists_them() {
         machine: Some("web"),
         attached: None,
     };
-    assert!(alone(acquire(&store, &request)).unwrap_err().msg.contains("web.flat"), "nobody has made it");
+    assert!(alone(acquire(&store, &request)).unwrap_err().msg.contains("web.flat"), "no client has made it");
     store.put(Lease {
         key: key.clone(),
         uid: String::new(),
@@ -194,7 +194,7 @@ fn an_ipam_claim_need_not_say_which_interface_it_is_for() {
 }
 
 #[test]
-fn a_lease_that_changed_is_not_ended_by_who_has_not_seen_it() {
+fn a_lease_that_changed_is_not_ended_by_a_client_that_has_not_seen_it() {
     let (store, network) = (Fake::default(), network("172.30.0.0/29", json!({})));
     let owner = Owner { kind: "Pod".into(), ..owner("p") };
     let attached = |c: &str| Some(Attached { node: "n".into(), container: c.into() });
@@ -418,7 +418,7 @@ proptest! {
             // An empty lease keeps what the next ADD takes up.
             prop_assert!(lease.is_some_and(|l| l.lists(held.address) || l.addresses.is_empty()), "{held:?} is left over");
         }
-        // Whoever lives is served at last, from what is free.
+        // A machine that lives is served at last, from what is free.
         let living = leases.iter().filter(|l| !l.addresses.is_empty()).count();
         prop_assert!(living <= 6);
     }

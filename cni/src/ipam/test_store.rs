@@ -81,7 +81,7 @@ impl Store for Fake {
         let state = &mut *self.state.borrow_mut();
         let same = |l: &Lease| l.key == lease.key && l.uid == lease.uid && l.version == lease.version;
         let Some(at) = state.leases.iter().position(same) else { return Ok(None) };
-        // Deletion is nobody's to take back.
+        // No writer can take a deletion back.
         let new = Lease { version: state.tick(), ending: state.leases[at].ending, ..lease.clone() };
         if new.ending && !new.guarded {
             state.leases.remove(at);

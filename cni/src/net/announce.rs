@@ -102,14 +102,14 @@ fn arp(
 }
 
 fn announcement(mac: MacAddr, address: Ipv4Addr, operation: u16) -> Vec<u8> {
-    // A request does not know the target's Ethernet address; of a reply it is everybody's.
+    // In a request the target's Ethernet address is not known; in a reply it is the broadcast address.
     let target = if operation == REQUEST { [0; 6] } else { BROADCAST };
     arp(ethernet(BROADCAST, mac, ETHERTYPE_ARP), operation, (mac, address), (target, address))
 }
 
 fn rarp(mac: MacAddr) -> Vec<u8> {
-    let nobody = Ipv4Addr::UNSPECIFIED;
-    arp(ethernet(BROADCAST, mac, ETHERTYPE_RARP), REVERSE_REQUEST, (mac, nobody), (mac.0, nobody))
+    let unknown = Ipv4Addr::UNSPECIFIED;
+    arp(ethernet(BROADCAST, mac, ETHERTYPE_RARP), REVERSE_REQUEST, (mac, unknown), (mac.0, unknown))
 }
 
 fn advertisement(mac: MacAddr, address: Ipv6Addr) -> Vec<u8> {

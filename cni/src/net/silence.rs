@@ -146,7 +146,7 @@ impl Batch {
         message.text(CHAIN_NAME, name);
         message.nested(CHAIN_HOOK, |m| {
             m.number(HOOK_NUMBER, hook);
-            // Before everybody else's.
+            // Before the chains of all other programs.
             m.number(HOOK_PRIORITY, i32::MIN.cast_unsigned());
             m.text(HOOK_DEVICE, interface);
         });

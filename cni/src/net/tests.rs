@@ -73,7 +73,7 @@ fn nothing_is_heard_before_the_activation(network: &Network) {
     pod.enter(|| {
         for (own, peer) in [("172.30.0.9:0", "172.30.0.10:9"), ("[fd00:30::9]:0", "[fd00:30::10]:9")] {
             let socket = UdpSocket::bind(own).unwrap();
-            // It waits for a neighbour that nobody is asked for.
+            // The datagram waits for the neighbour's Ethernet address, and no host is asked for it.
             socket.send_to(b"x", peer).unwrap();
         }
     });
@@ -81,7 +81,7 @@ fn nothing_is_heard_before_the_activation(network: &Network) {
     let frames = super::announce::frames(mac(9), &[v4(9), v6(9)]);
     let _dropped = pod.enter(|| super::announce::send("net1", &frames[1..]));
 
-    // What was heard until here was heard before this one.
+    // What was heard until here was heard before the mark.
     let mark = super::announce::frames(mac(99), &[]);
     super::announce::send("br1", &mark).unwrap();
     assert_eq!(ear.count_until(mac(9), mac(99)), 0, "the target is heard before its activation");

@@ -119,7 +119,7 @@ impl<P: Pods> Plugin<P> {
         }
     }
 
-    /// Who the pod is.
+    /// The pod `named`, as a claimant of `interface`.
     async fn claimant(&self, named: &PodName, interface: &str) -> Result<Claimant, Error> {
         let pod = self.api.pod(&named.namespace, &named.name).await?;
         let missing = || {

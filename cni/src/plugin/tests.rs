@@ -219,16 +219,16 @@ fn errors_have_the_specifications_codes() {
     on_node(|| {
         let (plugin, net) = (plugin(), PodNet::new());
         let code = |call: &Call, changes: Value| run(&plugin, call, &changes).unwrap_err().code;
-        assert_eq!(code(&call("ADD", "nobody", Some(&net)), json!({})), Code::UnknownContainer);
-        assert_eq!(code(&call("ADD", "nobody", None), json!({})), Code::Environment);
+        assert_eq!(code(&call("ADD", "absent", Some(&net)), json!({})), Code::UnknownContainer);
+        assert_eq!(code(&call("ADD", "absent", None), json!({})), Code::Environment);
         assert_eq!(code(&call("GC", "x", None), json!({})), Code::Config);
         assert_eq!(code(&call("STATUS", "x", None), json!({"bridge": "br9"})), Code::Unavailable);
         assert_eq!(run(&plugin, &call("STATUS", "x", None), &json!({})), Ok(None));
         *plugin.api.broken.borrow_mut() = true;
-        assert_eq!(code(&call("ADD", "nobody", Some(&net)), json!({})), Code::TryAgain);
+        assert_eq!(code(&call("ADD", "absent", Some(&net)), json!({})), Code::TryAgain);
         assert_eq!(code(&call("STATUS", "x", None), json!({})), Code::Unavailable);
         // A node that is cut off tears its pods down.
-        assert_eq!(run(&plugin, &call("DEL", "nobody", None), &json!({})), Ok(None));
+        assert_eq!(run(&plugin, &call("DEL", "absent", None), &json!({})), Ok(None));
         assert_eq!(
             run(&plugin, &call("VERSION", "x", None), &json!({})).unwrap().unwrap()["cniVersion"],
             "1.1.0"
@@ -249,7 +249,7 @@ fn gc_frees_what_the_runtime_does_not_know() {
         add(&plugin, "web-a", &nets[2]).unwrap();
         let valid = json!({"cni.dev/valid-attachments": [{"containerID": "c-two", "ifname": "net1"}]});
         let other = Plugin { api: plugin.api, node: "node2".into() };
-        // Another node's runtime knows nothing of this one's pods; here both share the kernel, so only leases tell.
+        // Another node's runtime knows nothing of this node's pods; here both share the kernel, so only leases tell.
         run(&other, &call("GC", "x", None), &json!({"name": "other", "cni.dev/valid-attachments": []}))
             .unwrap();
         assert_eq!(other.api.leases.all_leases().len(), 3);

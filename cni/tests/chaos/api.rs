@@ -1,4 +1,5 @@
-//! The API server of the test: [`Server`] behind HTTP, and the death of whoever asks, at the request that was chosen.
+//! The API server of the test: [`Server`] behind HTTP, and the death of a process that asks, at the request that was
+//! chosen.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,9 +16,9 @@ use crate::server::Server;
 pub(crate) enum Death {
     /// As its request of this number arrives: it is not carried out.
     Before(u32),
-    /// After that one was carried out, without an answer.
+    /// After its request of this number was carried out, without an answer.
     Unanswered(u32),
-    /// So long after that one was answered: somewhere in what it does next.
+    /// So long after its request of this number was answered: somewhere in what it does next.
     After(u32, Duration),
 }
 
@@ -127,7 +128,8 @@ impl Api {
     }
 }
 
-/// Ends a process of this test as a power cut does. It has not been waited for: the number is still its own, or nobody's.
+/// Ends a process of this test as a power cut does. It has not been waited for: the number is still its own, or no
+/// process's.
 fn kill(pid: u32) -> Option<()> {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
     // It may have ended by itself.

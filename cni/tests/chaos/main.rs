@@ -1,12 +1,13 @@
 //! podvirt-cni as a runtime calls it, many at once, killed anywhere: real processes, real network namespaces, and an API
-//! server that ends whoever asks it at the request that was drawn ([`api::Death`]).
+//! server that ends the process that asks it, at the request that was drawn ([`api::Death`]).
 //!
 //! A runtime does as containerd does: an ADD that did not succeed is followed by DEL and another ADD, a DEL that did not
 //! succeed by another DEL. Virtual machines have two pods, of which one is the target of a migration, and both start at
 //! any time; other pods have none. Machines go and others come.
 //!
-//! At every moment: no address has two owners; a machine keeps its addresses and its MAC address. In the end: whoever
-//! lives has what it was given, held for it; of whoever is gone nothing is left, neither object nor interface.
+//! At every moment: no address has two owners; a machine keeps its addresses and its MAC address. In the end: an owner
+//! that lives has what it was given, held for it; of an owner that is gone nothing is left, neither object nor
+//! interface.
 //!
 //! `CHAOS_ROUNDS` is how often each runtime starts a pod; `CHAOS_SEED` draws other deaths.
 
@@ -58,16 +59,16 @@ impl Chance {
     }
 }
 
-/// What everybody sees.
+/// What all threads of the test see.
 struct World {
     api: Api,
     at: SocketAddr,
     directory: tempfile::TempDir,
     tokens: AtomicU32,
     deaths: AtomicU32,
-    /// How often a machine of this place has gone. Whoever runs a pod of it keeps it from going.
+    /// How often a machine of this place has gone. A runtime that runs a pod of it keeps it from going.
     machines: [RwLock<u32>; MACHINES],
-    /// Who has an address that was given.
+    /// The owner of each address that was given.
     users: Mutex<BTreeMap<String, String>>,
     /// What a machine was given: its addresses and its MAC address.
     given: Mutex<BTreeMap<String, (Value, Value)>>,
@@ -140,7 +141,7 @@ impl World {
         if output.status.success() {
             return Some(serde_json::from_str(&text).unwrap_or(Value::Null));
         }
-        // Whoever was not killed says what is wrong: others may be ending a lease, and nothing else.
+        // A process that was not killed says what is wrong: other processes may be ending a lease, and nothing else.
         let code = serde_json::from_str::<Value>(&text).map(|v| v["code"].clone()).unwrap_or_default();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code().is_none() || code == 11, "{command} of {pod}: {text} {errors}");
@@ -155,7 +156,7 @@ impl World {
         (token, node::start(&directory, environment, args))
     }
 
-    /// Notes what `owner`'s pod was given: nobody else has it.
+    /// Notes what `owner`'s pod was given: no other owner has it.
     fn note(&self, owner: &str, result: &Value) {
         let addresses: Vec<String> = result["ips"]
             .as_array()
@@ -292,7 +293,7 @@ fn whatever_is_killed_no_address_is_shared_or_lost_and_nothing_is_left() {
                 world.collect(chance.death());
             }
         });
-        assert!(world.deaths.load(Ordering::Relaxed) > 0, "nobody was killed");
+        assert!(world.deaths.load(Ordering::Relaxed) > 0, "no process was killed");
         assert_eq!(interfaces(), before, "an interface is left on the node");
 
         // Nothing that was given is lost: each address is held for the lease that lists it.

@@ -168,7 +168,7 @@ async fn a_start_is_told_whether_it_is_taken_or_not() {
 }
 
 #[tokio::test]
-async fn the_tracker_says_who_knows_the_checkpoint_before_it_has_it() {
+async fn the_tracker_says_which_instance_knows_the_checkpoint_before_it_has_it() {
     let mut of = runs();
     json_patch::merge(&mut of, &of_tracker());
     let of = backup(&of);

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_somebody_elses_is_left() {
+    fn a_budget_that_the_controller_did_not_make_is_left() {
         let mut other = PodDisruptionBudget::default();
         other.metadata.name = Some("mine".into());
         assert_eq!(changes(&[], &[], &[Arc::new(other)], &KubeVirtConfiguration::default()), []);

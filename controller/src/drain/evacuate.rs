@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(
             names(&of(2, "a"), &[evacuation("a-0", "Failed")], &[], &[]),
             ["a-0", "a-1"],
-            "that one has ended"
+            "the migration of a-0 has ended"
         );
     }
 

@@ -222,7 +222,7 @@ mod tests {
         ];
         assert_eq!(names(&all, &[], &[]), ["has-to"]);
         assert_eq!(names(&all, &[open("has-to", "Pending")], &[]), [""; 0], "one at a time");
-        assert_eq!(names(&all, &[open("has-to", "Failed")], &[]), ["has-to"], "that one has ended");
+        assert_eq!(names(&all, &[open("has-to", "Failed")], &[]), ["has-to"], "its migration has ended");
         assert_eq!(names(&all, &[], &["shop/has-to"]), [""; 0]);
     }
 

@@ -69,7 +69,7 @@ pub struct Observed<'a> {
     pub attachment: Option<&'a Pod>,
     /// The claims with the state of the machine's firmware and TPM.
     pub kept: Claims,
-    /// All migrations of the machine, this one among them.
+    /// All migrations of the machine, `migration` among them.
     pub siblings: &'a [Arc<Migration>],
     /// Whether it may start; asked while it is pending.
     pub turn: Turn,

@@ -1,4 +1,5 @@
-//! A migration among the others of its machine: whom it waits for, and what is left of it when it has ended.
+//! A migration among the others of its machine: which of them it waits for, and what is left of it when it has
+//! ended.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -97,7 +97,7 @@ fn a_pod_may_run_until_it_is_known_to_have_ended() {
     ] {
         let pod = pod(status.clone());
         assert_eq!(may_run(&pod), expected, "{status}");
-        assert!(!has_ended(Some(&pod), false), "left to whoever reads how it ended, {status}");
+        assert!(!has_ended(Some(&pod), false), "left to the controller that reads how it ended, {status}");
         assert_eq!(has_ended(Some(&pod), true), expected, "vouched for, {status}");
     }
     assert!(has_ended(None, false) && has_ended(None, true));

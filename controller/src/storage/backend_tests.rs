@@ -80,7 +80,7 @@ fn a_claim_is_made_of_the_default_class_and_belongs_to_the_machine() {
 }
 
 #[test]
-fn the_access_mode_is_the_best_that_cdi_knows_or_follows_from_who_chose_the_class() {
+fn the_access_mode_is_the_best_that_cdi_knows_or_follows_from_how_the_class_was_chosen() {
     let chosen = |config: Value, profiles: Value| {
         let storage = cluster(json!([]), classes(), profiles);
         let Backend::Missing(made) = look(&machine(true), &storage, &serde_json::from_value(config).unwrap())

@@ -28,7 +28,8 @@ use crate::template;
 /// this time the pod's own end is all that is known.
 pub const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 
-/// When to look again at a machine whose guest is at a migration's target: who writes the end may have to restart.
+/// When to look again at a machine whose guest is at a migration's target: the virt-handler that writes the end may
+/// have to restart.
 const MOVE_RETRY: Duration = Duration::from_secs(10);
 
 /// Reason of [`conditions::SYNCHRONIZED`]: the pod lacks a network that Multus was asked for.
@@ -109,7 +110,7 @@ pub enum Action {
     Delete {
         /// Its name.
         name: String,
-        /// Its UID: not another's of the same name.
+        /// Its UID: no other pod of the same name is meant.
         uid: String,
     },
     /// Open or close the pod's readiness gate.

@@ -63,7 +63,7 @@ impl View {
         self.pods.of(machine)
     }
 
-    /// What changes from now on. Who falls behind has to take it for [`Change::All`].
+    /// What changes from now on. A listener that falls behind has to take it for [`Change::All`].
     pub fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -103,9 +103,9 @@ impl View {
         &self.pods
     }
 
-    /// Tells who listens of a change.
+    /// Tells the listeners of a change.
     pub(super) fn changed(&self, change: Change) {
         // Without a listener no task needs to know.
-        let _nobody = self.changes.send(change);
+        let _no_listener = self.changes.send(change);
     }
 }

@@ -90,8 +90,8 @@ impl Election {
         let mine = holder == Some(self.identity.as_str());
         // What another replica's clock says is not compared with ours: its lease runs from when we saw it change.
         let runs = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0));
-        // An own record is what a lead that ended left. Others may have it first: a replica that cannot hear answers must not
-        // keep the lease from those who can.
+        // A record of this replica's own is what its lead left when it ended. Other replicas may take the lease first:
+        // a replica that cannot hear answers must not keep the lease from replicas that can.
         let runs = if mine { runs * 2 } else { runs };
         if holder.is_some() && now < first_seen + runs {
             return Step::Wait;

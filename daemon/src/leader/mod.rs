@@ -64,7 +64,7 @@ impl Default for Timing {
     }
 }
 
-/// Which lease, and for whom.
+/// Which lease, and for which replica.
 #[derive(Clone, Debug)]
 pub struct LeaseConfig {
     /// Namespace of the lease.

@@ -211,7 +211,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_begins_and_comes_back_as_
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_leader_whose_answers_are_lost_stops_and_nobody_else_works_meanwhile() {
+async fn a_leader_whose_answers_are_lost_stops_and_no_other_replica_works_meanwhile() {
     in_virtual_time(async {
         let (table, workers) = (Rc::new(Table::default()), Workers::default());
         let a = start("a", &table, &workers);
@@ -243,7 +243,7 @@ async fn a_leader_that_lost_a_few_answers_leads_on() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_lease_that_somebody_took_away_ends_the_lead_at_the_next_renewal() {
+async fn a_lease_that_another_client_took_away_ends_the_lead_at_the_next_renewal() {
     in_virtual_time(async {
         let (table, workers) = (Rc::new(Table::default()), Workers::default());
         let a = start("a", &table, &workers);

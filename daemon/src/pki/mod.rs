@@ -1,6 +1,6 @@
 //! The daemons' certificates: made, handed out and renewed without an operator's help and without a restart.
 //!
-//! # Who does what
+//! # Which daemon does what
 //!
 //! virt-api runs an [`Issuer`] in every replica, and virt-operator, where there is one, for its own certificate. It keeps one CA in a Secret only virt-api may read, the CA
 //! certificates that are trusted at the moment in a ConfigMap, and virt-api's own leaf certificates in Secrets. virt-api
@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!              Secret kubevirt-ca (key)          ConfigMap kubevirt-ca (ca-bundle: new CA, old CAs)
-//!                     │ signs                            │ is watched by everybody
+//!                     │ signs                            │ is watched by all daemons
 //!   Issuer ───────────┼──> Secret kubevirt-*-certs ──────┼──> Identity ──> rustls configurations
 //!   Signer ───────────┴──> CertificateSigningRequest ────┘
 //! ```
@@ -19,9 +19,9 @@
 //! Every virt-handler has the same ServiceAccount, so what one may read all may. A node's key is therefore in no object of
 //! the API: virt-handler makes it, keeps it in memory, and asks for a certificate by a `CertificateSigningRequest`
 //! ([`watch_node`]), in which the API server notes on which node the token of the asking pod is valid. virt-api's
-//! [`Signer`] signs for the name of that node and for nothing else. Who speaks to a node checks that name
-//! ([`node_name`], [`is_node`]). A virt-handler asks anew some time before its certificate ends, and when there is a new
-//! CA.
+//! [`Signer`] signs for the name of that node and for nothing else. A client that speaks to a node checks that
+//! name ([`node_name`], [`is_node`]). A virt-handler asks anew some time before its certificate ends, and when
+//! there is a new CA.
 //!
 //! # Rotation
 //!

@@ -49,7 +49,7 @@ pub enum Refused {
     User {
         /// The user.
         asked: String,
-        /// The one who may.
+        /// The user that may ask.
         allowed: String,
     },
     /// The token is bound to no pod on a node.

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(renewal(Some(&leaf), &[], &policy), four_fifths);
         let new = read(&ca(at(1000)));
         let both = [new.clone(), read(&old)];
-        assert_eq!(renewal(Some(&leaf), &both, &policy), at(1120), "once everybody trusts it");
+        assert_eq!(renewal(Some(&leaf), &both, &policy), at(1120), "once all daemons trust it");
         let late = [read(&ca(at(86_000))), read(&old)];
         assert_eq!(renewal(Some(&leaf), &late, &policy), four_fifths);
         assert_eq!(renewal(Some(&leaf), &[new], &policy), Timestamp::MIN, "the old one was lost");

@@ -115,7 +115,7 @@ fn a_lost_object_is_made_anew_at_once() {
 }
 
 #[test]
-fn leaves_whose_ca_nobody_trusts_are_replaced_without_waiting() {
+fn leaves_whose_ca_no_daemon_trusts_are_replaced_without_waiting() {
     let (mut store, requests, policy) = settled();
     store.ca = None;
     store.bundle.clear();
@@ -130,7 +130,7 @@ fn a_leaf_with_other_names_or_another_purpose_is_replaced() {
     let (mut store, requests, policy) = settled();
     let ca = store.ca.clone().unwrap();
     let mut other = requests[1].clone();
-    other.dns_names.push("somebody-else".into());
+    other.dns_names.push("another-name".into());
     store.leaves[1] = Some(leaf(&ca, &other, at(0), policy.leaf.duration));
     let client = LeafRequest { purpose: Purpose::Client, ..requests[0].clone() };
     store.leaves[0] = Some(leaf(&ca, &client, at(0), policy.leaf.duration));
@@ -381,9 +381,9 @@ async fn configurations_follow_a_rotation() {
 }
 
 #[derive(Debug)]
-struct Nobody;
+struct NoIdentity;
 
-impl rustls::client::ResolvesClientCert for Nobody {
+impl rustls::client::ResolvesClientCert for NoIdentity {
     fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
         None
     }
@@ -394,7 +394,7 @@ impl rustls::client::ResolvesClientCert for Nobody {
 }
 
 #[tokio::test]
-async fn clients_may_be_nobody_but_not_somebody_else() {
+async fn a_client_may_show_no_certificate_but_not_one_of_another_ca() {
     let (world, stranger) = (World::new(), World::new());
     let clients = TrustedClients::optional(&world.ca.certificate).unwrap();
     let server = world.server().server_config_with(clients.clone()).unwrap();
@@ -402,9 +402,9 @@ async fn clients_may_be_nobody_but_not_somebody_else() {
     let name = talk(Arc::clone(&server), Arc::clone(&known)).await.unwrap();
     assert_eq!(name.as_deref(), Some(HANDLER_CLIENT_NAME));
 
-    let mut nobody = (*known).clone();
-    nobody.client_auth_cert_resolver = Arc::new(Nobody);
-    assert_eq!(talk(Arc::clone(&server), Arc::new(nobody)).await.unwrap(), None);
+    let mut anonymous = (*known).clone();
+    anonymous.client_auth_cert_resolver = Arc::new(NoIdentity);
+    assert_eq!(talk(Arc::clone(&server), Arc::new(anonymous)).await.unwrap(), None);
 
     clients.replace(&stranger.ca.certificate).unwrap();
     talk(server, known).await.unwrap_err();

@@ -109,7 +109,7 @@ impl Double {
         pages.len()
     }
 
-    /// Pages whose copies differ: none once everybody stands still and what is dirty was copied.
+    /// Pages whose copies differ: none once all writers stand still and what is dirty was copied.
     pub fn uncopied(&self) -> Vec<u64> {
         self.copying.as_ref().map(|c| self.mem.differing(&c.target)).unwrap_or_default()
     }
@@ -182,8 +182,8 @@ impl Double {
         Ok(Loaded { frontend, stream })
     }
 
-    /// Has the backend, whose rings stand still, give its state to another one, which reads while this one writes, as both
-    /// do with QEMU; how many bytes it has. Whatever goes wrong, the double is as it was.
+    /// Has the backend, whose rings stand still, give its state to another backend, which reads while the first one
+    /// writes, as both do with QEMU; how many bytes it has. Whatever goes wrong, the double is as it was.
     ///
     /// # Errors
     /// When one of them refuses, or says so at the end.

@@ -71,7 +71,7 @@ impl GuestMem {
         VhostUserMemoryRegionInfo::from_guest_region(region).map_err(io::Error::other)
     }
 
-    /// Makes the file of the memory empty. Whoever touches the memory afterwards gets SIGBUS.
+    /// Makes the file of the memory empty. A process that touches the memory afterwards gets SIGBUS.
     ///
     /// # Errors
     /// As ftruncate(2).
@@ -134,8 +134,8 @@ impl GuestMem {
     }
 
     fn note(&self, at: u64, len: usize) {
-        // A bit that is set before the write is taken may be taken before it as well: who copies for the last time has
-        // stopped everybody.
+        // A bit is set before its write, and may be taken before it as well: the copier stops all writers before it
+        // copies for the last time.
         if len > 0 && self.tracked.load(Ordering::Relaxed) {
             let first = (at - self.start) / PAGE;
             for page in first..=(at - self.start + len as u64 - 1) / PAGE {
@@ -296,7 +296,7 @@ impl Silence {
             return Err(io::Error::last_os_error());
         }
         let fd = i32::try_from(fd).map_err(io::Error::other)?;
-        // SAFETY: the call returned a descriptor that nobody else owns.
+        // SAFETY: the call returned a descriptor that nothing else owns.
         Ok(Silence(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

@@ -15,8 +15,8 @@ use super::{Joined, Namespace, SEGMENT};
 /// Pods that are gone, and the collector's next pass.
 const FREED: Duration = Duration::from_secs(180);
 
-/// A network with the name of the test's namespace: addresses are unique within a name, and another test's are none of
-/// this one's. Its attachment definition is called `flat`.
+/// A network with the name of the test's namespace: addresses are unique within a name, so those of another
+/// test do not matter here. Its attachment definition is called `flat`.
 pub struct Flat<'n> {
     namespace: &'n Namespace<'n>,
     subnet: u8,

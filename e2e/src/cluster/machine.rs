@@ -203,7 +203,7 @@ impl Namespace<'_> {
     /// # Errors
     /// The guest does not come up, or virtctl ends before; with the state of the namespace.
     pub fn wait_shell(&self, console: &mut Console, running: &mut Running) -> Result<()> {
-        // The line that tells may have gone by before anybody looked.
+        // The line that tells may have gone by before this test looked.
         self.until("the guest's shell", BOOT, || {
             if let Some(status) = running.0.try_wait()? {
                 let mut said = String::new();

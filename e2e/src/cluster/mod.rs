@@ -130,8 +130,8 @@ impl Cluster {
         command
     }
 
-    /// Waits until podvirt's webhooks answer, if they are registered: after a node's loss the API server may know an
-    /// address of virt-api for a while at which nobody is left.
+    /// Waits until podvirt's webhooks answer, if they are registered: after a node's loss the API server may for a
+    /// while know an address at which no virt-api is left.
     ///
     /// # Errors
     /// They do not within `limit`.

@@ -59,7 +59,7 @@ impl<'n> Leftovers<'n> {
         assert!(same.is_ok(), "{seen:#?}, before {:#?}: {same:?}", self.before);
     }
 
-    /// Waits until nobody is there any more who would repair connections: that is offered for a minute afterwards.
+    /// Waits until virt-handler no longer offers to repair connections: it does so for a minute afterwards.
     pub(crate) fn disarmed(&self, machine: &Machine<'_>) {
         let pod = machine.pod().name_any();
         let command = "ss -Hx state established | grep -cE '[.](move|repair) ' || true";

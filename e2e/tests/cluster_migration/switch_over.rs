@@ -1,13 +1,13 @@
 //! Harm at the switch-over, exactly there: a process that the switch-over waits for is made to stand still, harm is done
-//! while everybody waits, and the process goes on.
+//! while the others wait for it, and the process goes on.
 //!
 //! ```text
 //!   memory is copied │ guest stopped, its netd asked │ state on its way, target's netd asked │ loaded, Finish sent │ runs there
 //!   held by            the source's netd               the target's netd                       the target's libvirtd
 //! ```
 //!
-//! Who is held is asked something and does not read it: bytes that stand unread in its socket tell that the moment is
-//! there.
+//! The process that is held is asked something and does not read it: bytes that stand unread in its socket tell that
+//! the moment is there.
 
 use kube::ResourceExt;
 use podvirt_api::migration::is_final;
@@ -70,7 +70,7 @@ impl<'c> Held<'c> {
         Ok(Some(Held { node, pid }))
     }
 
-    /// Whether somebody waits for an answer of it, by a socket that has a name: the hypervisor's, or libvirt's.
+    /// Whether a program waits for an answer of it, by a socket that has a name: the hypervisor's, or libvirt's.
     fn is_asked(&self) -> anyhow::Result<bool> {
         let command = format!(
             "nsenter -t {0} -n ss -Hxp | awk '$2 == \"ESTAB\" && $3 > 0 && $5 ~ /sock$/ && /pid={0},/' | wc -l",

@@ -21,7 +21,7 @@ use podvirt_e2e::{Backend, Bed};
 pub(crate) const SILENT: u16 = 8002;
 /// A port of the client on which nothing listens.
 pub(crate) const CLOSED: u16 = 7009;
-/// Every fact's observation that cannot have another outcome than this one.
+/// The observation of every fact that can have no other outcome.
 pub(crate) const OK: &str = "ok";
 
 /// Topics of the documentation.

@@ -5,7 +5,7 @@ use podvirt_e2e::{Bed, Family, PORT};
 
 use super::{Fact, OK, told};
 
-/// Where nobody listens: a datagram that arrives is refused.
+/// A port on which no program listens: a datagram that arrives is refused.
 const DISCARD: u16 = 9;
 
 /// Sends datagrams that are too large for the path, with the wish that they are not fragmented, until the guest's own

@@ -33,7 +33,7 @@ fn half_close_by_client(bed: &mut Bed, family: Family) -> Result<String> {
     Ok(format!("{question} {}", String::from_utf8(answer)?.trim_end()))
 }
 
-/// Who the guest thinks has connected, and to which of its addresses.
+/// From which address the guest sees a connection come, and to which of its own.
 fn addresses(bed: &mut Bed, family: Family) -> Result<String> {
     let tell = "'echo $SOCAT_PEERADDR $SOCAT_SOCKADDR $SOCAT_SOCKPORT'";
     bed.guest.serve(PORT, &format!("socat TCP{}-LISTEN:{PORT},reuseaddr SYSTEM:{tell}", family.digit()))?;
@@ -57,7 +57,7 @@ fn refused(bed: &mut Bed, family: Family) -> Result<String> {
 fn refused_by_guest(bed: &mut Bed, family: Family) -> Result<String> {
     let mut stream = match bed.pod.net.connect(family.pod(SILENT)) {
         Ok(stream) => stream,
-        // The handshake is over, and the reset came before anybody could look.
+        // The handshake is over, and the reset came before the client could look.
         Err(e) => return Ok(e.root_cause().to_string()),
     };
     match peer::read_all(&mut stream) {

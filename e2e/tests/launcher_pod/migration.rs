@@ -162,8 +162,8 @@ fn identity(ca: &KeyPairPem, node: &str) -> Identity {
     Identity::fixed(&leaf, &ca.certificate).unwrap()
 }
 
-/// Says of every process younger than this one that it is the pod's: which ones QEMU and libvirt will have is not known.
-/// In memory, as they are thousands.
+/// Says of every process younger than the test's that it is the pod's: which ones QEMU and libvirt will have is not
+/// known. In memory, as they are thousands.
 fn processes() -> TempDir {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let newest = std::fs::read_dir("/proc").unwrap().flatten();

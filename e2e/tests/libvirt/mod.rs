@@ -25,7 +25,7 @@ virsh create /w/domain.xml || exit 1
 while virsh domstate vm 2>/dev/null | grep -q running; do sleep 0.2; done
 "#;
 
-/// A machine whose only interface is this one.
+/// A machine whose only interface is `interface`.
 fn domain(interface: &str) -> String {
     format!(
         "<domain type='qemu'>

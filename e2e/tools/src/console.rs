@@ -79,7 +79,7 @@ impl Console {
     /// The console behind a UNIX socket, which may be still to come.
     ///
     /// # Errors
-    /// Nobody listens there within `limit`.
+    /// No process listens there within `limit`.
     pub fn connect(socket: &Path, limit: Duration) -> Result<Console> {
         let what = format!("console at {}", socket.display());
         let stream = wait::until(&what, limit, || Ok(UnixStream::connect(socket).ok()))?;

@@ -88,7 +88,7 @@ async fn a_kubelet_gets_the_device_and_gets_it_again_after_its_restart() {
     let mut second = kubelet(path);
     assert!(second.recv().await.is_some());
 
-    // Somebody empties the directory, as an old kubelet did at its start.
+    // Another process empties the directory, as an old kubelet did at its start.
     std::fs::remove_file(path.join("kubevirt-kvm.sock")).unwrap();
     let request = second.recv().await.unwrap();
     plugin(path, &request.endpoint).await.get_device_plugin_options(Empty {}).await.unwrap();

@@ -40,8 +40,8 @@ impl Obsolete {
         Self(watch::Sender::new(None))
     }
 
-    /// Takes what the KubeVirt object says now. Any change of it is an occasion to look at the labels, as with upstream: who
-    /// has spoiled them has them mended at once by it.
+    /// Takes what the KubeVirt object says now. Any change of it is an occasion to look at the labels, as with
+    /// upstream: a user who has spoiled them has them mended at once by it.
     pub fn take(&self, kubevirt: Option<&KubeVirt>) {
         self.0.send_replace(Some(named(kubevirt)));
     }

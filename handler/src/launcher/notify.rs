@@ -1,7 +1,7 @@
 //! What a launcher tells by itself: one server a pod, on a socket in the pod's own volume.
 //!
-//! The socket says who speaks: a launcher reaches only its own, so it can tell of no machine but its own, and
-//! what it tells under another UID is refused. A process of another pod that got hold of the socket is cut off.
+//! The socket says which launcher speaks: a launcher reaches only its own, so it can tell of no machine but its own,
+//! and what it tells under another UID is refused. A process of another pod that got hold of the socket is cut off.
 //!
 //! A report is a trigger; what it says is looked at by the next pass. The report of an end is different: the
 //! launcher leaves once it is acknowledged, and no launcher could be asked later. It is on the node's disk
@@ -134,7 +134,7 @@ struct Held {
 }
 
 impl Held {
-    /// `None`: the pod has as many as it may; this one is closed.
+    /// `None`: the pod has as many as it may; this connection is closed.
     fn take(stream: UnixStream, places: &Arc<Semaphore>) -> Option<Self> {
         let place = Arc::clone(places).try_acquire_owned();
         let place = place.inspect_err(|_| tracing::debug!("a launcher has too many connections"));

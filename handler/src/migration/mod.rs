@@ -17,14 +17,14 @@
 //! anew while memory is copied finds the connections gone with its predecessor: the copying fails, and the source's
 //! machine goes on. One that starts anew at any other moment does again what it finds undone.
 //!
-//! Who may write what is fixed ([`source`], [`target`]), and every write is refused when the VMI has changed since
-//! it was read. The launchers see to it that the machine runs at one end only: one that has come stands still until the
-//! source's launcher has ended its own and given its word ([`podvirt_proto::migration::word`]). When that is lost on its
-//! way, which is the case when the source says that the machine has left and the target does not say that it has come
-//! ([`UNHEARD`]), the source's handler hands over, and the target's finalizes, by which it gives the word. Between
-//! launchers that know of no word both sides may have the machine when the network is cut in the very moment of the
-//! switch-over: if the source's handler wrote first that it failed, the target's ends what came; if the target's wrote first
-//! that the machine is there, the source's hands over and its own is ended.
+//! Which handler may write what is fixed ([`source`], [`target`]), and every write is refused when the VMI has changed
+//! since it was read. The launchers see to it that the machine runs at one end only: one that has come stands still
+//! until the source's launcher has ended its own and given its word ([`podvirt_proto::migration::word`]). When that is
+//! lost on its way, which is the case when the source says that the machine has left and the target does not say that
+//! it has come ([`UNHEARD`]), the source's handler hands over, and the target's finalizes, by which it gives the word.
+//! Between launchers that know of no word both sides may have the machine when the network is cut in the very moment of
+//! the switch-over: if the source's handler wrote first that it failed, the target's ends what came; if the target's
+//! wrote first that the machine is there, the source's hands over and its own is ended.
 
 pub mod network;
 pub mod proxy;
@@ -346,7 +346,7 @@ fn hand_over(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstanc
 fn fail(view: &View<'_>, new: &mut v1::VirtualMachineInstance, reason: &str) -> Decision {
     let state = state_of(new);
     state.failed = Some(true);
-    // Who wanted it aborted may have said why.
+    // virt-controller, if it wanted the migration aborted, may have said why.
     let said = state.failure_reason.take().filter(|said| !said.is_empty());
     state.failure_reason = Some(said.unwrap_or_else(|| reason.to_owned()));
     state.end_timestamp = written(view.now);

@@ -11,7 +11,7 @@ use super::*;
 const HOUR: Duration = Duration::from_secs(3600);
 const MIGRATION: &str = "6d2c2c5e-1c7e-4a53-8a5b-0f5f5b5f5b5f";
 
-/// A pod whose processes are this one.
+/// A pod whose only process is the test's own.
 struct Bed {
     _root: tempfile::TempDir,
     pod: Pod,
@@ -187,12 +187,12 @@ async fn only_the_two_nodes_of_the_migration_get_through() {
     let honest = node(&ca, "n1");
     let _outbound = Outbound::open(&source.pod, MIGRATION, &honest, "n2", &local(&trap)).unwrap();
     assert!(cut_off(&source, port::DIRECT).await);
-    let nobody = tokio::time::timeout(Duration::from_millis(1), inside.accept()).await;
-    assert!(nobody.is_err(), "something got through");
+    let accepted = tokio::time::timeout(Duration::from_millis(1), inside.accept()).await;
+    assert!(accepted.is_err(), "something got through");
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_keep_nobody_out() {
+async fn clients_that_say_nothing_keep_no_other_client_out() {
     let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
     let ca = make_ca(Timestamp::now(), HOUR).unwrap();
     let inbound = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n2"), "n1").await.unwrap();

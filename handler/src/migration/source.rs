@@ -24,7 +24,8 @@ const MAX_DOWNTIME_MS: u64 = 900;
 
 pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
     if is_over(state) {
-        // The guest goes on here, and so do its connections. A process before this one may have left sockets in the pod.
+        // The guest goes on here, and so do its connections. An earlier process of virt-handler may have left sockets
+        // in the pod.
         let goes_on = state.failed == Some(true) && begun(state).is_some();
         return match view.session.swept {
             _ if goes_on => wind_up(view, state),

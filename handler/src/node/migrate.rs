@@ -80,7 +80,7 @@ pub(super) fn decide(
 impl Moving {
     /// The session is of this migration from now on.
     fn of(&mut self, uid: &str) {
-        // What another one had open is closed by a step; the pod that was found is this one's already.
+        // What another migration had open is closed by a step; the pod that was found is this migration's already.
         let idle = self.session.open.is_none() && !self.session.armed;
         if self.session.uid != uid && (idle || !uid.is_empty()) {
             let target = self.target.take();

@@ -214,9 +214,9 @@ mod tests {
             assert!(refused.contains(field), "{field}: {refused}");
         }
         check_target(&pod(|_| {}), &vmi(), "node1", "another").unwrap_err();
-        let mut nobody = vmi();
-        nobody.metadata.uid = None;
-        check(&pod(|pod| pod["metadata"]["ownerReferences"][0]["uid"] = "".into()), &nobody, "node1")
+        let mut without_uid = vmi();
+        without_uid.metadata.uid = None;
+        check(&pod(|pod| pod["metadata"]["ownerReferences"][0]["uid"] = "".into()), &without_uid, "node1")
             .unwrap_err();
     }
 }

@@ -1,9 +1,10 @@
 //! Disks of volumes that are plugged: from the pod that holds their claims to the machine's launcher.
 //!
-//! virt-controller makes the attachment pod and names it in the VMI's status. As with launcher pods what the VMI says of it is not
-//! believed: it must be controlled by the machine's launcher pod and be on this node, and who answers at its socket must be one of
-//! its processes. What it hands over is a regular file, a block device or a directory, and nothing else ([`podvirt_proto::volumes`]). This
-//! process opens no path of a pod's, and mounts nothing: it carries descriptors.
+//! virt-controller makes the attachment pod and names it in the VMI's status. As with launcher pods what the VMI says
+//! of it is not believed: the pod must be controlled by the machine's launcher pod and be on this node, and the process
+//! that answers at its socket must be one of the pod's. What it hands over is a regular file, a block device or a
+//! directory, and nothing else ([`podvirt_proto::volumes`]). virt-handler opens no path of a pod's, and mounts nothing:
+//! it carries descriptors.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -17,7 +17,7 @@ use crate::process::Process;
 
 /// Numbers of `/dev/net/tun` (the kernel's list of devices).
 const NUMBERS: (u64, u64) = (10, 200);
-/// Reading and writing, for everybody.
+/// Reading and writing, for all users.
 const FOR_ALL: u32 = 0o006;
 
 /// Sees to it that `owner` may open the device in the launcher's container.
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(given(root.path()).unwrap(), OWNER);
         assert_eq!(given(root.path()).unwrap(), OWNER, "again");
         let Some(open) = container(Some(NUMBERS), 0) else { return };
-        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-        std::fs::set_permissions(open.path().join("dev/net/tun"), everybody).unwrap();
-        assert_eq!(given(open.path()).unwrap(), 0, "everybody may open it: it stays as it is");
+        let for_all = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(open.path().join("dev/net/tun"), for_all).unwrap();
+        assert_eq!(given(open.path()).unwrap(), 0, "every user may open it: it stays as it is");
     }
 
     #[test]

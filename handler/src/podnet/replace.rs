@@ -21,7 +21,7 @@
 //! A guest that is joined so by a network binding plugin is told nothing, and has no tap device for that: its DHCP is the
 //! network's, or its plugin's.
 //!
-//! IPv6 is not for the guest, as upstream: the router that would have to be told is another one than who tells.
+//! IPv6 is not for the guest, as upstream: the launcher would have to tell the guest of a router other than itself.
 
 use std::net::{IpAddr, Ipv4Addr};
 

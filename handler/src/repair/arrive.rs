@@ -1,6 +1,6 @@
 //! The machine is about to run here, as its backend says: the pod's addresses are to speak before its connections do.
 //!
-//! The backend knows before everybody else: the hypervisor tells it to go on, and the machine runs some moments later. A
+//! The backend is the first to know: the hypervisor tells it to go on, and the machine runs some moments later. A
 //! frame that is sent before the address has moved is lost, and so is what its peer answers.
 
 use std::sync::{Mutex, PoisonError};

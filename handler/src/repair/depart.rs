@@ -1,4 +1,5 @@
-//! The machine is about to leave: from the switch-over on its addresses are another pod's, and this one must not be heard.
+//! The machine is about to leave: from the switch-over on its addresses are another pod's, and this pod must not be
+//! heard.
 //!
 //! The backend's first request to freeze is the sign. What it freezes has timers that go on, and sends what was not
 //! acknowledged again; the pod's kernel answers for the addresses, too. With one frame of either the switch looks for the
@@ -39,7 +40,7 @@ pub(super) struct Stay {
 
 /// Where it stands.
 enum State {
-    /// A process before this one may have made the pod silent.
+    /// An earlier process of virt-handler may have made the pod silent.
     Unknown,
     /// It is being made silent, or is.
     Leaves(Leaving),

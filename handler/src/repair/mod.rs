@@ -145,7 +145,8 @@ fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {
     Namespace::of(&network.launcher).map(Arc::new).map_err(io::Error::other)
 }
 
-/// The arrival of a machine in a pod, which is that of now: later its process may be another's.
+/// The arrival of a machine in a pod, whose network namespace is opened now: later the launcher's process may be gone,
+/// and its number another process's.
 fn arrival(network: &PodNetwork) -> io::Result<Arrival> {
     Ok(Arrival::new(runtime()?, speaking(namespace(network)?, guests(network))))
 }

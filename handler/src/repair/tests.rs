@@ -267,7 +267,7 @@ fn a_listener_is_only_silenced() {
     let at = listener.local_addr().unwrap();
     let mut early = TcpStream::connect(at).unwrap();
     assert_eq!(ask(&served, Command::Freeze, &[listener.as_fd()], 0), [0]);
-    // Who has come before is let in, and is heard.
+    // A client that has connected before is let in, and is heard.
     let mut accepted = listener.accept().unwrap().0;
     std::io::Write::write_all(&mut early, b"x").unwrap();
     std::io::Read::read_exact(&mut accepted, &mut [0]).unwrap();
@@ -287,6 +287,6 @@ fn passts_protocol_is_spoken_and_the_end_is_the_end() {
         assert_eq!(in_repair(&near), repaired);
     }
     drop(arming);
-    assert_eq!(served.read(&mut [0]).unwrap(), 0, "nobody is served any more");
+    assert_eq!(served.read(&mut [0]).unwrap(), 0, "the backend is not served any more");
     let _ = served.write(&[1]);
 }

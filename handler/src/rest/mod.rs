@@ -1,8 +1,8 @@
 //! The server that virt-api calls for one machine: its streams, its guest, its buttons.
 //!
 //! Only virt-api may call: the connection is TLS both ways, and the client's certificate must carry virt-api's
-//! name ([`tls`]). Who may do what was decided there. A VMI is looked up in this node's store, so a request for
-//! a machine of another node finds nothing.
+//! name ([`tls`]). Which user may do what was decided by virt-api. A VMI is looked up in this node's store, so a
+//! request for a machine of another node finds nothing.
 //!
 //! Errors are Kubernetes' `Status` objects; virt-api hands them on as they are.
 

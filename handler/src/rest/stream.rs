@@ -1,9 +1,10 @@
 //! Serial console and screen: a WebSocket on one side, QEMU's socket in the pod on the other.
 //!
-//! Bytes go through one buffer a direction: who reads slowly makes the other end wait. Either end closing closes
-//! the other. One client at a time is connected to a console: a second client takes it over, as with upstream, since a
-//! forgotten window must not lock out the person at the machine. virt-handler closes the first client's connection without a
-//! WebSocket Close frame then: upstream's virtctl tells its user that the connection was lost only if there was no Close frame.
+//! Bytes go through one buffer a direction: an end that reads slowly makes the other end wait. Either end closing
+//! closes the other. One client at a time is connected to a console: a second client takes it over, as with upstream,
+//! since a forgotten window must not lock out the person at the machine. virt-handler closes the first client's
+//! connection without a WebSocket Close frame then: upstream's virtctl tells its user that the connection was lost only
+//! if there was no Close frame.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,7 +38,7 @@ const STALL: Duration = Duration::from_secs(60);
 /// Time for a client to hear of the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Who sits where: users of consoles and screens by VMI and socket. Clones share them.
+/// Which clients use which consoles and screens, by VMI and socket. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seats(Arc<Inner>);
 

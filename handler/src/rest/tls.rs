@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn virt_api_is_served_and_nobody_else() {
+    async fn virt_api_is_served_and_no_other_client() {
         let ca = make_ca(Timestamp::now(), HOUR).unwrap();
         let server = identity(&ca, "virt-handler", &[node_name("n1")], Purpose::Node);
         let address = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -2,7 +2,8 @@
 //!
 //! Only what this process owns is written: the phase from `Scheduled` on, its time stamps, the reason of an end,
 //! the machine's and the guest's facts, and three conditions. `Synchronized` is there only while something is
-//! wrong, as KubeVirt has it, and stays with a machine that failed: who waits for a healthy machine waits for `Ready`.
+//! wrong, as KubeVirt has it, and stays with a machine that failed: a client that waits for a healthy machine waits for
+//! `Ready`.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -248,7 +248,7 @@ async fn a_machine_that_came_is_found_in_its_pod_by_the_next_process() {
 }
 
 #[tokio::test]
-async fn a_machine_whose_vmi_was_removed_while_nobody_watched_is_ended() {
+async fn a_machine_whose_vmi_was_removed_while_no_handler_watched_is_ended() {
     let (ground, api, handler, launcher) = running().await;
     handler.stop().await;
     api.remove();
@@ -318,7 +318,7 @@ async fn a_machine_that_comes_is_made_room_for_announced_and_taken_over() {
         };
         assert_eq!(through, passes, "{node}");
     }
-    // Somebody without a certificate gets nothing out of a port.
+    // A client without a certificate gets nothing out of a port.
     let port = ports.keys().next().unwrap().parse::<u16>().unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(b"hello, this is no TLS").await.unwrap();

@@ -107,7 +107,7 @@ async fn a_connection_is_accepted_when_the_guest_says_so() {
 }
 
 #[tokio::test]
-async fn a_console_carries_bytes_until_somebody_else_takes_it() {
+async fn a_console_carries_bytes_until_another_client_takes_it() {
     let (ground, api) = (Ground::new(), Api::start().await);
     api.put(vmi("Scheduled"));
     let handler = ground.handler(&api);

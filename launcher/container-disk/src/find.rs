@@ -20,7 +20,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, String> {
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let metadata = fs::metadata(path).map_err(|e| failed(path, e))?;
     let path = if metadata.is_dir() { only_file(path)? } else { path.to_owned() };
-    // Not blocking: opening a FIFO would wait for somebody who writes.
+    // Not blocking: opening a FIFO would wait for a process that writes.
     let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path);
     let file = opened.map_err(|e| failed(&path, e))?;
     let metadata = file.metadata().map_err(|e| failed(&path, e))?;

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failed accept: it fails when descriptors run out, and would again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens on `socket`, in the place of whoever did before.
+/// Listens on `socket`, in the place of a process that did before.
 pub(crate) fn listener(socket: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -2,10 +2,10 @@
 //!
 //! A containerDisk is a container image with a disk image in it. The pod runs it as a sidecar with this program, which
 //! it finds in a volume ([`copy`] put it there), since the image need not hold any other program. It opens the files
-//! read-only and hands the descriptors to whoever connects to its socket, which only the pod can reach
-//! ([`hand`]): nobody copies or mounts anything.
+//! read-only and hands the descriptors to each process that connects to its socket, which only the pod can reach
+//! ([`hand`]): nothing is copied or mounted.
 //!
-//! What cannot be handed over is said to the caller as well, who can tell the user, instead of ending again and
+//! What cannot be handed over is said to the caller as well, which can tell the user, instead of ending again and
 //! again. The program links nothing but the C library, and that statically: the user's image decides about the rest.
 
 mod copy;

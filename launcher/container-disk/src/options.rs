@@ -8,7 +8,7 @@ pub(crate) const USAGE: &str = "usage: container-disk --copy-to FILE
        container-disk --listen SOCKET [--path PATH]...
 
   --copy-to FILE   copy this program to FILE and end
-  --listen SOCKET  hand files to whoever connects to SOCKET, until SIGTERM
+  --listen SOCKET  hand files to each process that connects to SOCKET, until SIGTERM
   --path PATH      the file, or the directory with the only one; once for each (default: /disk)";
 
 /// Where disk images are in images that say nothing else.

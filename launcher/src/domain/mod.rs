@@ -19,7 +19,7 @@ pub use convert::{ConvertError, convert, domain_name};
 pub use devices::{AGENT_CHANNEL, alias_of, name_of, plugged, plugged_disk};
 pub use disks::with_medium;
 
-/// Who executes the guest's instructions.
+/// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// The processor.
@@ -182,7 +182,7 @@ pub struct Tap {
 /// Where the things are that the machine needs from outside.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Who executes the guest's instructions.
+    /// What executes the guest's instructions.
     pub accelerator: Accelerator,
     /// Kernel for direct boot; needed when the manifest has one.
     pub kernel: Option<Kernel>,

@@ -136,7 +136,7 @@ impl Subscription {
         }
 
         let opaque = opaque();
-        // SAFETY: as above; a connection has one close callback and this one has none yet.
+        // SAFETY: as above; a connection has one close callback, and `connection` has none yet.
         let result = unsafe {
             sys::virConnectRegisterCloseCallback(connection.as_ptr(), Some(on_close), opaque, Some(free))
         };

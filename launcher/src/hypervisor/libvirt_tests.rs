@@ -129,7 +129,7 @@ fn refusals_carry_the_hypervisors_words() {
 }
 
 #[test]
-fn nobody_at_the_uri_is_an_error() {
+fn a_uri_without_a_libvirt_is_an_error() {
     let sink: EventSink = Arc::new(|_| {});
     let connector = LibvirtConnector::new("qemu+unix:///session?socket=/nonexistent/libvirt-sock");
     assert!(connector.connect("x", sink).is_err());

@@ -270,10 +270,10 @@ fn what_became_of_the_domain_while_the_link_was_down_counts() {
 fn the_grace_period_runs_while_the_link_is_down_and_orders_are_made_good() {
     let mut machine = running();
     orders(&mut machine, at(5), Input::Event(Event::Closed));
-    assert_eq!(orders(&mut machine, at(6), Input::Stop), [], "nobody to tell");
+    assert_eq!(orders(&mut machine, at(6), Input::Stop), [], "libvirt cannot be told");
     assert_eq!(orders(&mut machine, at(8), Input::Connected(DomainState::Active)), [Action::Shutdown]);
     orders(&mut machine, at(9), Input::Event(Event::Closed));
-    assert_eq!(orders(&mut machine, at(36), Input::Tick), [], "grace is over and nobody to tell");
+    assert_eq!(orders(&mut machine, at(36), Input::Tick), [], "grace is over and libvirt cannot be told");
     assert_eq!(machine.state(), "destroying");
     assert_eq!(orders(&mut machine, at(37), Input::Connected(DomainState::Active)), [Action::Destroy]);
 }
@@ -326,7 +326,7 @@ fn a_domain_that_died_unnoticed_is_found_by_asking() {
 }
 
 #[test]
-fn nobody_is_asked_while_the_link_is_down_or_the_domain_does_not_run() {
+fn libvirt_is_not_asked_while_the_link_is_down_or_the_domain_does_not_run() {
     let mut machine = running();
     machine.handle(at(5), Input::Event(Event::Closed));
     assert_eq!(machine.handle(at(100), Input::Tick), []);
@@ -411,7 +411,7 @@ proptest! {
             count(&orders(&mut machine, now, input));
         }
         count(&orders(&mut machine, now, Input::Stop));
-        // The answer to a start comes some time, also when nobody listens any more.
+        // The answer to a start comes some time, also when the machine waits for it no more.
         count(&orders(&mut machine, now, Input::NotConnected("no".into())));
         count(&orders(&mut machine, now, Input::Connected(DomainState::Active)));
         let limit = now + GRACE + DESTROY + REPEAT;
@@ -456,7 +456,7 @@ fn a_machine_that_comes_is_never_started_and_lives_once_it_runs_here() {
 }
 
 #[test]
-fn nobody_is_waited_for_for_ever_but_one_that_has_come_meanwhile_stays() {
+fn a_machine_is_not_awaited_for_ever_but_one_that_has_come_meanwhile_stays() {
     let mut machine = awaited();
     assert_eq!(machine.handle(at(1), Input::Leave), [Action::Check]);
     let ended = orders(&mut machine, at(1), Input::State(DomainState::Absent));
@@ -513,7 +513,7 @@ fn a_machine_that_has_come_is_not_here_before_the_source_has_given_its_word() {
     orders(&mut machine, at(4), Input::State(DomainState::Absent));
     assert!(!machine.is_held());
 
-    // Whose source promised nothing is here, and was paused by somebody.
+    // A machine whose source promised no word is here, and is not held for it: a client has paused its domain.
     let mut machine = awaited();
     orders(&mut machine, at(1), Input::State(DomainState::Held));
     assert_eq!(machine.state(), "running");

@@ -83,7 +83,7 @@ fn assemble(
     }
 }
 
-/// Who is logged in.
+/// The users who are logged in.
 pub(super) fn users(told: &Value) -> Vec<v1::VirtualMachineInstanceGuestOsUser> {
     rows(told)
         .map(|user| v1::VirtualMachineInstanceGuestOsUser {

@@ -26,10 +26,10 @@
 //! A machine that moves: SyncMigrationTarget prepares as SyncVirtualMachine does, but the machine comes from another
 //! launcher; MigrateVirtualMachine is the other side, see [`migration`].
 //!
-//! Who decides: the handler asks for shutdown and kill. SIGTERM sets `gracefulShutdownRequested` and leaves the rest
-//! to it; if no shutdown comes within [`HANDLER_REACTS`], the launcher does it itself, so that a node whose handler
-//! is gone still ends its guests cleanly. From the first of the two the grace period runs, and at its end the machine
-//! is killed. A machine that ends so has ended with its pod ([`End::with_pod`]), unless the handler has told that the VMI
+//! The handler decides: it asks for shutdown and kill. SIGTERM sets `gracefulShutdownRequested` and leaves the rest
+//! to the handler; if no shutdown comes within [`HANDLER_REACTS`], the launcher does it itself, so that a node whose
+//! handler is gone still ends its guests cleanly. From the first of the two the grace period runs, and at its end the
+//! machine is killed. A machine that ends so has ended with its pod ([`End::with_pod`]), unless the handler has told that the VMI
 //! is being deleted: the kubelet may end a pod for reasons of its own.
 //!
 //! All state is in [`shared::Shared`], in watch channels: a reader sees the last state, and nothing queues up
@@ -95,8 +95,8 @@ pub use end::End;
 const HANDLER_REACTS: Duration = Duration::from_secs(3);
 /// How long an ended machine's launcher tries to tell so.
 const LAST_WORDS: Duration = Duration::from_secs(15);
-/// The same after a migration. Who does not know that the machine has left takes an end without a word for its
-/// end; and an empty launcher costs next to nothing.
+/// The same after a migration. A handler that does not know that the machine has left takes the launcher's end without
+/// a report for the machine's end; and an empty launcher costs next to nothing.
 const LAST_WORDS_MIGRATED: Duration = Duration::from_secs(300);
 /// Between two looks whether libvirtd answers.
 const LIBVIRT_INTERVAL: Duration = Duration::from_millis(100);

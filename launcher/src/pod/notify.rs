@@ -224,7 +224,7 @@ mod tests {
         };
         set(1, Status::Running);
         set(2, Status::Paused);
-        shared.event("Normal", "Early", "before anybody listened");
+        shared.event("Normal", "Early", "before a handler listened");
         let notifier = tokio::spawn(run(socket.clone(), shared.clone()));
         let (first, mut heard) = handler(&socket);
         assert_eq!(heard.recv().await.unwrap(), "ADDED Paused 2");
@@ -258,7 +258,7 @@ mod tests {
             assert_eq!(heard.recv().await.unwrap(), expected);
         }
         set(2, Status::Paused);
-        // Not as the first of another connection: this one still stands.
+        // Not told as the first report of a new connection: the connection still stands.
         let report = loop {
             match heard.recv().await.unwrap() {
                 busy if busy == "Busy" => {}

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_was_unplugged_is_nobodys_though_the_agent_tells_it_still() {
+    fn a_card_that_was_unplugged_is_not_reported_though_the_agent_still_tells_it() {
         let mut facts = cards(false);
         facts.interfaces[1].unplugged = true;
         let told = told(&facts);

@@ -5,8 +5,8 @@
 //! by SIGKILL. Each daemon has a process group of its own, so that an interrupt typed at the launcher's terminal
 //! reaches the launcher alone: a libvirtd that ended with it could not shut the guest down.
 //!
-//! The launcher waits for its daemons by their pids and for nothing else. When it is process 1 the waiting for
-//! everybody else is done by [`super::init`] in another process, so neither takes the other's exit statuses.
+//! The launcher waits for its daemons by their pids and for nothing else. When it is process 1, [`super::init`] waits
+//! for all other processes, in a process apart from it, so neither takes the other's exit statuses.
 
 use std::ffi::OsString;
 use std::fs;

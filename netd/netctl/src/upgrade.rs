@@ -75,12 +75,12 @@ pub enum UpgradeError {
 /// The netd that runs now.
 #[derive(Debug)]
 pub struct Upgraded {
-    /// Its process, a child of this one.
+    /// Its process, a child of the calling process.
     pub child: Child,
     /// How many netds had its connections before.
     pub generation: u32,
-    /// It has answered at the control socket. If not, the old one has not answered either when it was asked to withdraw
-    /// its offer, so that this one was left alone.
+    /// It has answered at the control socket. If not, the old netd has not answered either when it was asked to
+    /// withdraw its offer, so the new netd was left alone.
     pub answers: bool,
 }
 

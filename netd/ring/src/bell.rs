@@ -188,12 +188,12 @@ mod tests {
         let (read, write) = nix::unistd::pipe().unwrap();
         let bell = Bell::new(write).unwrap();
         while bell.ring().is_ok() {}
-        assert_eq!(bell.ring(), Err(Errno::EAGAIN), "a pipe that nobody reads");
+        assert_eq!(bell.ring(), Err(Errno::EAGAIN), "a full pipe that is not read");
         assert_eq!(nix::unistd::read(&read, &mut [0; 8]).unwrap(), 8);
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let bell = Bell::new(ours.into()).unwrap();
         while bell.ring().is_ok() {}
-        assert_eq!(bell.ring(), Err(Errno::EAGAIN), "a socket that nobody reads");
+        assert_eq!(bell.ring(), Err(Errno::EAGAIN), "a full socket that is not read");
         drop(theirs);
         for (file, says) in
             [("/dev/null", "a device"), ("/", "a directory"), ("/proc/self/exe", "a regular file")]

@@ -197,7 +197,7 @@ impl Iovs {
         }
     }
 
-    /// Keeps `mem` alive; to be called after slices of it were pushed, before anyone else sees the list.
+    /// Keeps `mem` alive; to be called after slices of it were pushed, before other code sees the list.
     #[inline]
     pub(crate) fn hold_guest(&mut self, mem: &Arc<MemMap>) {
         if let Some(Keeper::Guest(held)) = &self.keeper

@@ -34,7 +34,7 @@
 //!
 //! # Differences from the `virtio-queue` crate
 //!
-//! That crate is the oracle of this module's tests. This one is stricter: a chain that is cut short, loops, or
+//! That crate is the oracle of this module's tests. netd's ring is stricter: a chain that is cut short, loops, or
 //! has a bad descriptor is refused as a whole instead of being delivered in part; so are empty buffers,
 //! `INDIRECT` together with `NEXT`, a readable buffer after a writable one, a chain of more than
 //! [`MAX_CHAIN`] buffers, and an indirect table that lies in two regions. A buffer across two adjacent regions

@@ -1,4 +1,4 @@
-//! One split virtqueue: pop, push, publish, and who is told when.
+//! One split virtqueue: pop, push, publish, and when the driver and the device notify each other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

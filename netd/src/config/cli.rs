@@ -17,7 +17,7 @@ pub struct Args {
     /// UNIX socket of the vhost-user frontend (vhost_user.socket)
     #[arg(short, long, value_name = "PATH")]
     pub socket: Option<String>,
-    /// Who listens on it: server (netd) or client (the frontend) (vhost_user.mode)
+    /// Which side listens on it: server (netd) or client (the frontend) (vhost_user.mode)
     #[arg(long, value_name = "MODE")]
     pub socket_mode: Option<String>,
     /// Queue pairs to offer, each with a thread; default 1 (vhost_user.queue_pairs)
@@ -68,7 +68,7 @@ pub struct Args {
     /// Presets and ports that are never forwarded: istio, linkerd, 9000-9010; or none (ports.reserved)
     #[arg(long, value_name = "PORTS")]
     pub reserved: Option<String>,
-    /// Where the sockets of 'all' ports are lent to who can steer every port to them (ports.steering)
+    /// Where the sockets of 'all' ports are lent to the helper that can steer every port to them (ports.steering)
     #[arg(long, value_name = "PATH")]
     pub steering: Option<String>,
     /// Refuse connections to listed TCP ports on which the guest does not listen: true or false (ports.ask_guest)

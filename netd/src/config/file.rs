@@ -40,7 +40,7 @@ pub struct File {
     pub masquerade: Masquerade,
     /// Forwarded ports.
     pub ports: Ports,
-    /// Whom the guest may speak to.
+    /// Which peers the guest may speak to.
     pub egress: Egress,
     /// Bounds.
     pub limits: Limits,

@@ -58,7 +58,7 @@ pub struct Config {
     pub masquerade: Masquerade,
     /// Forwarded ports.
     pub ports: Ports,
-    /// Whom the guest may speak to; default everybody but the cloud's metadata services.
+    /// Which peers the guest may speak to; default all but the cloud's metadata services.
     pub egress: Arc<Egress>,
     /// Bounds of what one guest can use.
     pub limits: Limits,
@@ -79,7 +79,7 @@ pub struct Config {
 pub struct VhostUser {
     /// Path of the UNIX socket; there is no default.
     pub socket: PathBuf,
-    /// Who listens; default [`SocketRole::Server`].
+    /// Which side listens; default [`SocketRole::Server`].
     pub mode: SocketRole,
     /// Queue pairs that are offered to the frontend, with a worker each; default 1.
     pub queue_pairs: usize,

@@ -1,4 +1,4 @@
-//! The listeners of the control plane: opened before anybody is told that netd serves, and handed on when it ends.
+//! The listeners of the control plane: opened before netd is said to serve, and handed on when it ends.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;

@@ -23,7 +23,7 @@ use crate::net::{Link, test_link};
 use crate::port::{PortRule, Proto};
 use crate::tap::{Direction, Tap, Taps};
 
-/// A datapath of nothing but state; TCP port 81 of the pod is taken by somebody.
+/// A datapath of nothing but state; TCP port 81 of the pod is taken by another process.
 pub(super) struct Fake {
     running: bool,
     ports: Mutex<Vec<PortRule>>,

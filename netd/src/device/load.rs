@@ -176,7 +176,7 @@ impl Sockets {
         self.waiting_bytes = 0;
         let waiting = std::mem::take(&mut self.waiting);
         if let Some(to) = &self.to {
-            // Who takes them ends after this.
+            // The thread that takes them ends after this thread.
             let _ = to.send(waiting);
         }
     }

@@ -1,4 +1,4 @@
-//! Egress policy: whom the guest may speak to, by address, protocol and port.
+//! Egress policy: which peers the guest may speak to, by address, protocol and port.
 //!
 //! A destination is judged once, when a flow is created (TCP's SYN, the first datagram of a UDP flow, every echo
 //! request), never per packet, so flows that exist go on when the policy changes. With a guest that comes from another node

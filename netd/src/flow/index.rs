@@ -2,7 +2,7 @@
 //!
 //! Its size is settled by the most flows there may be, so no insertion ever stops the datapath to move the others.
 //! An entry is eight bytes, hash and slot; the keys themselves are in the slots. Memory that no entry has touched is
-//! the kernel's zero page. The hash is keyed: a peer who chooses ports and addresses cannot make them collide.
+//! the kernel's zero page. The hash is keyed: a peer that chooses ports and addresses cannot make keys collide.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -1,4 +1,4 @@
-//! The flow table: who is talking to whom, within limits.
+//! The flow table: which flows there are between the guest and its peers, within limits.
 //!
 //! A flow is found by its [`Key`], the tuple as the guest sees it, or by its [`FlowId`], which is what epoll
 //! hands back. Ids carry a generation, so that an event or a timer of a flow that is gone finds nothing. Each

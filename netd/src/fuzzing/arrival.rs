@@ -49,7 +49,8 @@ pub fn arrival(data: &[u8]) {
 fn goes_on(arrivals: Arrivals, b: &mut Bytes<'_>, shape: u8) {
     let Arrivals { workers, fds, connections } = arrivals;
     let Some(first) = workers.into_iter().next() else { return };
-    // What waited for the guest is given to it as it is: it comes from its own netd, or from who could have been that.
+    // What waited for the guest is given to it as it is: it comes from the guest's own netd, or from a process that
+    // could have been that netd.
     let honest = first.waiting.is_empty();
     let mut bench = Bench::new(link(shape & 4 != 0), crate::vhost::feature::OFFERED, 0);
     if let Err(error) = bench.load(first, fds, connections) {

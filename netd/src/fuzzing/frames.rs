@@ -1,7 +1,7 @@
 //! Frames of the guest through a whole worker: rings, parsers, flow table, sockets, and back.
 //!
 //! The worker runs in a network namespace whose only interface is its loopback, so that nothing it does can reach
-//! anybody ([`nowhere`]). There, a TCP listener that never accepts and a UDP socket wait on port 7, to which an
+//! another host ([`nowhere`]). There, a TCP listener that never accepts and a UDP socket wait on port 7, to which an
 //! address of the link leads; everything else is unreachable. Each step of an input is one turn of the worker's loop
 //! with up to a few frames, whole or in odd pieces. Frames are built so that their checksums are right and TCP
 //! segments follow what the worker sent, unless the input says otherwise. All that comes out must be a frame that a
@@ -23,7 +23,7 @@ use crate::worker::fuzz::Bench;
 
 const TURNS: usize = 24;
 const FRAMES: usize = 6;
-/// Where somebody listens.
+/// The port on which the listener and the UDP socket wait.
 const PORT: u16 = 7;
 
 thread_local! {

@@ -53,7 +53,7 @@ pub(super) fn link(learned: bool) -> Link {
 /// A frame for the guest: from netd, to a guest, lengths and checksums right. Returns its IP header.
 pub(super) fn check_frame(frame: &[u8]) -> Option<Ip> {
     let eth = Eth::parse(frame).expect("frame without a header");
-    assert_eq!(eth.src, NETD_MAC, "a frame from somebody else");
+    assert_eq!(eth.src, NETD_MAC, "a frame that is not from netd");
     if eth.ethertype == ETHERTYPE_ARP {
         assert!(frame.len() >= ETH_LEN + 28, "short ARP");
         return None;

@@ -40,7 +40,7 @@ pub fn parcel(data: &[u8]) {
     let mut b = Bytes::new(data);
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    // Its other end tells when the last copy of this one is closed.
+    // `open` tells when the last copy of `sent` is closed.
     let (open, sent) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let mut model = Model::Goes(Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! The state of another netd: a stream as it comes from whoever had it, and what is gone on with.
+//! The state of another netd: a stream as it comes from the netd or hold that had it, and what netd goes on with.
 //!
 //! Whatever the bytes are there is a state or an error that can be told. A state that was read is read again from what
 //! is written of it, and written as before. Each of its connections is then adopted, and has to cope with segments,

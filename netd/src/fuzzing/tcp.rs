@@ -348,7 +348,7 @@ impl Model {
         }
         while let Some(command) = self.conn.command() {
             match command {
-                // Nobody is left to shut down or to consume from.
+                // No socket is left to shut down or to consume from.
                 _ if !self.socket => {}
                 Command::Consume(n) => {
                     self.consumed = self.consumed.wrapping_add(n);

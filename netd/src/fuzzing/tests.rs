@@ -63,9 +63,9 @@ fn again(name: &str, target: fn(&[u8])) {
     target(&fs::read(input).unwrap());
 }
 
-/// netd waited for ever to write to an error descriptor that nobody read.
+/// netd waited for ever to write to an error descriptor that was full and that no process read.
 #[test]
-fn a_full_error_descriptor_holds_nobody_up() {
+fn a_full_error_descriptor_stops_no_thread() {
     again("vhost-full-error-descriptor", super::vhost);
 }
 

@@ -234,7 +234,7 @@ fn descriptor(kind: u8) -> OwnedFd {
         4 => File::open("/dev/null").unwrap().into(),
         5 => File::open("/").unwrap().into(),
         6 => memory(8),
-        // A counter that is full: who writes to it waits.
+        // A counter that is full: a thread that writes to it waits.
         7 => {
             let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
             event.write(u64::MAX - 1).unwrap();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv4_nobody_answers() {
+    fn without_ipv4_netd_does_not_answer() {
         let link = Link { v4: None, ..test_link() };
         assert!(ask(&link, [10, 9, 0, 2], [10, 9, 0, 1]).is_empty());
     }

@@ -6,7 +6,7 @@
 //! in each family, so there is no lease to remember, and a restarted or migrated netd goes on where the
 //! former one stopped.
 //!
-//! Who calls: the worker, with its own frame buffers. [`Services::link_up`] when the guest's driver starts
+//! The worker calls it, with its own frame buffers: [`Services::link_up`] when the guest's driver starts
 //! and whenever a new [`Link`] takes effect, [`Services::poll`] at [`Services::poll_at`]. Frames in and out
 //! are complete Ethernet frames without virtio header, their checksums complete.
 //!
@@ -89,7 +89,7 @@ impl Services {
         self.advertiser.poll(link, now, out);
     }
 
-    /// Takes note of who sent `frame`. Cheap enough for every frame.
+    /// Takes note of the station that sent `frame`. Cheap enough for every frame.
     ///
     /// The latest sender wins: a guest that bridges several stations needs [`Link::guest_mac`] configured.
     pub fn learn(&mut self, frame: &[u8]) {

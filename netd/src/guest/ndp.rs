@@ -96,7 +96,7 @@ fn router_solicit(
         if lladdr.is_some() {
             return None;
         }
-        advertiser.solicited_by_nobody(link, v6, now, out);
+        advertiser.solicited_from_unspecified(link, v6, now, out);
     } else {
         let to = lladdr.filter(|m| !m.is_group()).unwrap_or(source);
         advertiser.answer(link, v6, to, from, out);

@@ -208,7 +208,7 @@ impl Advertiser {
     }
 
     /// Answers a solicitation whose sender has no address yet: to all nodes, at most every three seconds.
-    pub(super) fn solicited_by_nobody(
+    pub(super) fn solicited_from_unspecified(
         &mut self,
         link: &Link,
         v6: &LinkV6,

@@ -145,7 +145,7 @@ fn solicitations_are_validated() {
         ("a group as target", icmp(GUEST_LL, group, 255, &solicitation(a("ff02::1"), true))),
         ("a probe to a unicast address", icmp(any, gateway, 255, &probe)),
         ("a probe with an Ethernet address", icmp(any, group, 255, &good)),
-        ("a solicitation of nobody with an Ethernet address", {
+        ("a solicitation from the unspecified address with an Ethernet address", {
             icmp(any, ALL_ROUTERS, 255, &[133, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 1])
         }),
         ("a short router solicitation", icmp(GUEST_LL, ALL_ROUTERS, 255, &[133, 0, 0, 0, 0, 0, 0])),
@@ -292,7 +292,7 @@ fn what_is_gone_is_withdrawn() {
 }
 
 #[test]
-fn without_ipv6_nobody_answers() {
+fn without_ipv6_netd_does_not_answer() {
     let link = Link { v6: None, ..test_link() };
     let rs = icmp(GUEST_LL, ALL_ROUTERS, 255, &[133, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(handle(&link, &rs), (Handled::Consumed, vec![]));

@@ -20,7 +20,7 @@ const HEADER: usize = 8;
 pub struct EchoRequest {
     /// The guest's address.
     pub src: IpAddr,
-    /// Whom it asks.
+    /// The address that it asks.
     pub dst: IpAddr,
     /// Identifier; the reply must have it.
     pub id: u16,
@@ -78,7 +78,7 @@ pub fn parse_echo(packet: &[u8]) -> Result<EchoRequest, Reason> {
 /// A reply to an echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoReply<'a> {
-    /// Whom the guest asked: the request's `dst`.
+    /// The address that the guest asked: the request's `dst`.
     pub from: IpAddr,
     /// The guest's address: the request's `src`.
     pub guest: IpAddr,

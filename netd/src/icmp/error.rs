@@ -143,7 +143,7 @@ impl IcmpError {
             }
             IcmpError::TimeExceeded => (V4_TIME_EXCEEDED, 0, 0),
             IcmpError::FragmentTimeExceeded => (V4_TIME_EXCEEDED, 1, 0),
-            // Source quench and redirect would change how the guest sends, on anybody's word.
+            // Source quench and redirect would change how the guest sends, on the word of any sender.
             IcmpError::Raw {
                 kind: kind @ (V4_UNREACHABLE | V4_TIME_EXCEEDED | V4_PARAMETER),
                 code,

@@ -174,7 +174,7 @@ fn no_error_is_sent_where_the_rules_forbid_it() {
         ("to a group", packet(GUEST4, "224.0.0.1", 17, &[0; 8])),
         ("to all", packet(GUEST4, "255.255.255.255", 17, &[0; 8])),
         ("to the subnet", packet(GUEST4, "10.9.0.255", 17, &[0; 8])),
-        ("from nobody", packet("0.0.0.0", PEER4, 17, &[0; 8])),
+        ("from the unspecified address", packet("0.0.0.0", PEER4, 17, &[0; 8])),
         ("from a group", packet("224.0.0.1", PEER4, 17, &[0; 8])),
         ("from loopback", packet("127.0.0.1", PEER4, 17, &[0; 8])),
         ("an error", packet(GUEST6, PEER6, 58, &[1, 0, 0, 0, 0, 0, 0, 0])),
@@ -183,7 +183,7 @@ fn no_error_is_sent_where_the_rules_forbid_it() {
         ("an error behind options", packet(GUEST6, PEER6, 60, &[58, 0, 1, 4, 0, 0, 0, 0, 1, 0, 0, 0])),
         ("a later fragment", packet(GUEST6, PEER6, 44, &[17, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0])),
         ("to a group", packet(GUEST6, "ff02::1", 17, &[0; 8])),
-        ("from nobody", packet("::", PEER6, 17, &[0; 8])),
+        ("from the unspecified address", packet("::", PEER6, 17, &[0; 8])),
         ("half a header", packet(GUEST6, PEER6, 60, &[58])),
         ("nothing", vec![]),
     ] {

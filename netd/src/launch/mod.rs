@@ -197,8 +197,8 @@ impl<S, C> Watch<S, C> {
 }
 
 impl<S, C: Control> Watch<S, C> {
-    /// The ports that were asked for and cannot be had. Who has one is given a moment to end: a killed netd closes
-    /// what it has file by file, and libvirt starts the next one when the frontend's connection has closed.
+    /// The ports that were asked for and cannot be had. A process that has one is given a moment to end: a killed
+    /// netd closes what it has file by file, and libvirt starts the next one when the frontend's connection has closed.
     fn missing(&self) -> Vec<PortInfo> {
         if self.asked.is_empty() {
             return Vec::new();

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_pods_file_is_read() {
         let conf = ResolvConf::parse(
-            "# made by somebody\nsearch default.svc.cluster.local svc.cluster.local example.org.\n\
+            "# made by the kubelet\nsearch default.svc.cluster.local svc.cluster.local example.org.\n\
              nameserver 10.96.0.10\nnameserver fd00:96::a # second\n; nameserver 192.0.2.1\noptions ndots:5\n",
         );
         assert_eq!(conf.nameservers.len(), 2);

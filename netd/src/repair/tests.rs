@@ -84,7 +84,7 @@ fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
     move_while(helper, old, || {})
 }
 
-/// The same, while something happens that nobody hears.
+/// The same, while something happens that neither the old nor the new socket hears.
 fn move_while(helper: &Helper, old: OwnedFd, unheard: impl FnOnce()) -> TcpStream {
     move_and(helper, old, unheard, || {})
 }
@@ -218,7 +218,7 @@ fn fill(near: &TcpStream) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn a_window_that_opens_while_nobody_hears_it_is_found_at_once() {
+fn a_window_that_opens_unheard_is_found_at_once() {
     let Some((helper, _thread)) = helper() else { return };
     let (near, mut peer) = pair("127.0.0.1:0");
     let (up, queued) = fill(&near);

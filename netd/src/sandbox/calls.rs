@@ -69,7 +69,7 @@ pub const ALLOWED: &[Call] = calls![
     SYS_chmod
     #[cfg(target_arch = "x86_64")]
     SYS_unlink
-    // Who and where.
+    // The system, the process's user and group, its limits.
     SYS_uname SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_prlimit64
 ];
 

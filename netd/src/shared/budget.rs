@@ -19,7 +19,7 @@ const CONNECTIONS: u32 = 4;
 /// The part of what is left, one in so many, that the flows of one port have without giving way to those of others.
 const PORT: u32 = 4;
 
-/// Who opens a flow.
+/// The side that opens a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The guest.
@@ -120,7 +120,7 @@ impl Budget {
         self.datagrams.fetch_sub(1, Relaxed);
     }
 
-    /// Whether no more flow of `side` fits. Another worker may take the last place before this one does.
+    /// Whether no more flow of `side` fits. Another worker may take the last place before the caller does.
     pub fn is_full(&self, side: Side) -> bool {
         self.flows.load(Relaxed) >= self.limit || self.has_all(side)
     }

@@ -78,7 +78,7 @@ impl Directory {
         }
     }
 
-    /// Who owns a flow. It may have changed before the caller has read the answer.
+    /// The pair that owns a flow. The owner may have changed before the caller has read the answer.
     pub fn owner(&self, key: &Key) -> Option<usize> {
         let (shard, fingerprint) = self.shard(key)?;
         shard.get(&fingerprint).map(|pair| usize::from(*pair))

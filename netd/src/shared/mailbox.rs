@@ -1,7 +1,7 @@
 //! A worker's mailbox.
 //!
-//! What is sent is in the queue before the bell rings, and who is woken by the bell empties the queue: nothing stays
-//! in it unseen. What one thread has done before it sends is done for the thread that takes out what it has sent.
+//! What is sent is in the queue before the bell rings, and the worker that the bell wakes empties the queue: nothing
+//! stays in it unseen. What one thread has done before it sends is done for the thread that takes out what it has sent.
 
 use std::{fmt, io};
 

@@ -23,7 +23,7 @@ impl Running {
         self.0.load(Relaxed) & (1 << pair) != 0
     }
 
-    /// Whether any pair but this one runs.
+    /// Whether any pair other than `pair` runs.
     pub fn others(&self, pair: usize) -> bool {
         self.0.load(Relaxed) & !(1 << pair) != 0
     }

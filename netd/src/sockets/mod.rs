@@ -135,7 +135,7 @@ pub(crate) fn abort_on_close(s: &Socket) {
 /// A listener on every address of the pod, both families if the pod has IPv6.
 pub(crate) fn listen_tcp(port: u16, peek: PeekOffset) -> io::Result<Socket> {
     let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
-    // Before anybody can connect. Where it fails each accepted socket gets its options by itself.
+    // Before a peer can connect. Where it fails each accepted socket gets its options by itself.
     bequeath_options(&s, s.domain()? == Domain::IPV6, peek);
     listen(&s)?;
     Ok(s)

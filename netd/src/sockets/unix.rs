@@ -48,7 +48,7 @@ pub fn listen_as(kind: Type, path: &Path, group: bool) -> io::Result<(Socket, So
 }
 
 impl SocketFile {
-    /// The file of a socket that another process has made and this one goes on with.
+    /// The file of a socket that another process has made and this process goes on with.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_goes_with_the_listener_unless_it_is_somebody_elses() {
+    fn the_file_goes_with_the_listener_unless_another_listener_has_made_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
         drop(listen(&path, false).unwrap());

@@ -88,7 +88,7 @@ fn a_guest_without_ipv6_still_has_link_local_addresses() {
 fn neighbour_discovery_speaks_for_the_guest_only() {
     let link = test_link();
     let target = |a: &str| a.parse::<std::net::Ipv6Addr>().unwrap().octets();
-    // A solicitation asks for anybody; one from nobody looks for a duplicate.
+    // A solicitation may ask for any address; one from the unspecified address looks for a duplicate.
     for from in ["fd00:9::2", "fe80::1", "::"] {
         assert_eq!(icmp6(&link, from, 135, &target("fd00:9::77")), Ok(()), "{from}");
     }

@@ -10,7 +10,7 @@ use crate::codec::DecodeError;
 /// Why a state cannot be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Who is asked has no state.
+    /// The device that is asked has no state.
     #[error("this device has no state that could be transferred")]
     Unsupported,
     /// It was saved or loaded already, and the guest has not run here since.

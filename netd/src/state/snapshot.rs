@@ -27,7 +27,7 @@ impl Field for Fd {
 /// Everything.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Who gives it.
+    /// The netd that gives it.
     pub origin: Origin,
     /// The process's own listeners.
     pub listeners: Listeners,
@@ -48,7 +48,7 @@ impl Snapshot {
     }
 }
 
-/// Who gives the state.
+/// The netd that gives the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Its version.

@@ -98,7 +98,8 @@ pub enum BeginError {
 
 /// Makes a netd's parts: of what `takeover` or the configured hold has, or new.
 ///
-/// A netd that was told whom to follow ends when it cannot; one that finds nothing of use in the hold begins anew.
+/// A netd that was told which netd to follow ends when it cannot; a netd that finds nothing of use in the hold begins
+/// anew.
 ///
 /// # Errors
 /// [`BeginError`].
@@ -223,7 +224,7 @@ impl Heir {
     /// Asks for the permission to go on and lets the workers go on; a new netd needs none.
     ///
     /// # Errors
-    /// The other has changed its mind, or is gone: this one must end.
+    /// The other netd or the hold has changed its mind, or is gone: this netd must end.
     pub fn go(&mut self, worker: &Handle) -> Result<(), hold::Error> {
         let Some((permission, standing)) = self.permission.take() else { return Ok(()) };
         permission.go()?;

@@ -31,7 +31,7 @@ pub struct Giver {
     pub control: Option<(PathBuf, OwnedFd)>,
     /// Address and listening socket of the metrics.
     pub metrics: Option<(SocketAddr, OwnedFd)>,
-    /// How many netds had the state before this one.
+    /// How many netds had the state before this netd.
     pub generation: u32,
 }
 
@@ -108,7 +108,7 @@ impl Giver {
             confirm(&wire)?;
             Ok(flows)
         })?;
-        // It is another's now: nothing may go on here any more.
+        // The state belongs to another process now: nothing may go on here any more.
         let _at_rest_for_ever = ManuallyDrop::new((worker, frontend, steering));
         Ok(Given { flows, took: since.elapsed() })
     }
@@ -173,7 +173,7 @@ impl Drop for Frozen<'_> {
 /// The files of the sockets are the successor's, and the sockets themselves stay open there.
 #[expect(
     clippy::exit,
-    reason = "destructors would remove files and shut sockets down that are another's by now"
+    reason = "destructors would remove files and shut sockets down that belong to another process by now"
 )]
 pub fn end() -> ! {
     std::process::exit(0)

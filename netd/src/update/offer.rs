@@ -1,9 +1,9 @@
 //! An update while netd runs: the control interface asks for an [`Offer`], the new netd comes and takes it.
 //!
 //! An offer is a listening socket with a name that the kernel chooses, in the abstract name space: no file is made, and
-//! only who is in the same network namespace can reach it, as a netd that shall go on here must be. It is good for one
-//! netd and for a while; asking for another one withdraws it, once a handover under way has failed:
-//! who gets the next offer knows that nothing was given by the one before.
+//! only a process in the same network namespace can reach it, where a netd that shall go on here must be as well. An
+//! offer is good for one netd and for a while. Asking for another offer withdraws it, once a handover under way has
+//! failed: the caller that gets the next offer knows that nothing was given by the offer before.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,7 +38,7 @@ const SILENT: usize = 4;
 pub struct Offer {
     /// Where it is to come, as `--takeover` has it.
     pub name: String,
-    /// The arguments of this one.
+    /// The arguments of this netd.
     pub arguments: Vec<Vec<u8>>,
     /// The directory in which they were given.
     pub directory: PathBuf,
@@ -78,7 +78,7 @@ impl Offers {
         let mut arguments = Vec::new();
         let mut all = std::env::args_os().skip(1);
         while let Some(argument) = all.next() {
-            // Where this one came from itself is of no use to the next.
+            // Where this netd itself took over from is of no use to the next.
             match argument.as_bytes() {
                 b"--takeover" => drop(all.next()),
                 a if a.starts_with(b"--takeover=") => {}
@@ -89,7 +89,7 @@ impl Offers {
         Ok(Offers { giver, arguments, directory, given: Box::new(given), last: Mutex::default() })
     }
 
-    /// How many netds had the state before this one.
+    /// How many netds had the state before this netd.
     pub fn generation(&self) -> u32 {
         self.giver.generation
     }
@@ -157,7 +157,7 @@ impl Offers {
             };
             match given {
                 Ok(given) => return (self.given)(given),
-                Err(error) => warn!(%error, "another netd did not take over; this one goes on"),
+                Err(error) => warn!(%error, "another netd did not take over; this netd goes on"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The new netd's side: the state is collected, and gone on with once the one who had it lets go.
+//! The new netd's side: it collects the state, and goes on with it once the netd or hold that had it lets go.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use podvirt_proto::hold::{self, Limits, Message, Parcel, Wire};
 use crate::codec::DecodeError;
 use crate::state::{Descriptors, Snapshot, decode};
 
-/// How long the one who has the state may take to send it.
+/// How long the netd or hold that has the state may take to send it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why nothing was taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// The one who has it, or the way to it.
+    /// The netd or hold that has the state, or the way to it.
     #[error(transparent)]
     Wire(#[from] hold::Error),
     /// What it says is not understood.

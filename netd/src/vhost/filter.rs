@@ -1,6 +1,7 @@
 //! What real frontends send, made into what the `vhost` crate takes.
 //!
-//! A pure state machine: a message of the frontend goes in, [`Action`]s come out. Who runs it owns the sockets.
+//! A pure state machine: a message of the frontend goes in, [`Action`]s come out. The thread that runs it owns the
+//! sockets.
 //!
 //! | message | trouble | cure |
 //! |---|---|---|
@@ -54,7 +55,7 @@ pub(super) enum Action {
     },
     /// Transfer the device's state: the answer says whether that begins.
     Transfer {
-        /// Who reads and who writes.
+        /// Which side reads and which writes.
         direction: Direction,
         /// Where to.
         file: File,
@@ -78,7 +79,7 @@ struct Region {
 pub(super) struct Filter {
     pairs: usize,
     owned: bool,
-    /// Acknowledgements were agreed on; the daemon gives them only to who has asked for its features, too.
+    /// Acknowledgements were agreed on; the daemon gives them only to a frontend that has asked for its features, too.
     reply_ack: bool,
     asked: bool,
     /// The accepted features, once they were set and not reset.
@@ -197,7 +198,7 @@ impl Filter {
                 if self.ring_index(&message).is_some() {
                     forward(message)
                 } else {
-                    // This one has an answer in any case.
+                    // This request has an answer in any case.
                     let body = [message.u32(0).unwrap_or(0).to_ne_bytes(), [0; 4]].concat();
                     vec![Action::Reply(Message::reply(message.code, body))]
                 }
@@ -253,7 +254,7 @@ impl Filter {
     }
 
     fn set_device_state(mut message: Message) -> Vec<Action> {
-        // Direction and phase; a device that runs (another phase than the first) is not asked for its state by anyone.
+        // Direction and phase; no frontend asks a device that runs (another phase than the first) for its state.
         let direction = message.u32(0).and_then(Direction::of).filter(|_| message.u32(4) == Some(0));
         match (direction, message.fds.pop()) {
             (Some(direction), Some(fd)) if message.fds.is_empty() => {

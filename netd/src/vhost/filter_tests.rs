@@ -77,7 +77,7 @@ fn nothing_is_acknowledged_that_the_daemon_does_not_acknowledge() {
     mtu.flags |= 1 << 3;
     let agree = || Message::request(code::SET_PROTOCOL_FEATURES, REPLY_ACK.to_ne_bytes().to_vec());
     filter.handle(agree());
-    assert!(!filter.expects_reply(&mtu), "who has not asked for features gets no acknowledgement");
+    assert!(!filter.expects_reply(&mtu), "acknowledged before the frontend asked for features");
     filter.handle(Message::request(code::GET_FEATURES, Vec::new()));
     assert!(filter.expects_reply(&mtu));
     assert!(matches!(&filter.handle(mtu)[..], [Action::Reply(_)]));

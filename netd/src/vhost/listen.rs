@@ -19,12 +19,12 @@ use crate::stop::{Stopper, Waited};
 const SOCKET_MODE: u32 = 0o660;
 /// Milliseconds between attempts to connect.
 const RETRY_MS: u16 = 1000;
-/// How often, and how far apart, it is looked whether who listens on the socket has ended.
+/// How often, and how far apart, netd looks whether the process that listens on the socket has ended.
 const LAST_LOOKS: u32 = 10;
 /// See [`LAST_LOOKS`].
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who listens.
+/// Which side listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketMode {
     /// netd listens, the frontend connects.
@@ -38,7 +38,7 @@ pub enum SocketMode {
 pub struct ServerConfig {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// Who listens on it.
+    /// Which side listens on it.
     pub mode: SocketMode,
     /// Queue pairs that are offered: 1 to [`super::MAX_QUEUE_PAIRS`].
     pub queue_pairs: usize,
@@ -88,7 +88,7 @@ impl Source {
                         Waited::Stopped => return Ok(None),
                         Waited::Ready(_) => {}
                     }
-                    // Not while a handover is under way: the successor would not know of this one.
+                    // Not while a handover is under way: the successor would not know of this connection.
                     let mut shared = mover.lock();
                     match bound.listener.accept() {
                         Ok((stream, _)) => {
@@ -163,8 +163,9 @@ impl Bound {
     }
 }
 
-/// As [`clear`]; a process that listens is given a moment to end. A killed one closes what it has file by file, and
-/// who saw its connection close may have started this one before its listener is closed as well.
+/// As [`clear`]; a process that listens is given a moment to end. A killed process closes what it has file by file, and
+/// the process that saw its connection close may have started this netd before the killed process's listener is closed
+/// as well.
 fn clear_when_gone(path: &Path) -> Result<(), ServeError> {
     for _ in 0..LAST_LOOKS {
         match clear(path) {

@@ -166,6 +166,6 @@ pub trait RingSink: Send + Sync + 'static {
     fn load(&self, _from: File) -> Result<(), StateError> {
         Err(StateError::Unsupported)
     }
-    /// The guest runs here: who stands still since a state was saved or loaded goes on.
+    /// The guest runs here: a device that stands still since its state was saved or loaded goes on.
     fn resume(&self) {}
 }

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_waits_for_messages_that_nobody_answers() {
+    fn rest_waits_for_messages_that_have_no_answer() {
         let (mut live, frontend, daemon) = live();
         channel::send(
             &frontend,

@@ -18,7 +18,7 @@ const NO_FD: u64 = 0x100;
 /// Something is wrong.
 const FAILED: u64 = 1;
 
-/// Who writes.
+/// The side that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// netd.

@@ -60,7 +60,7 @@ pub(super) enum Command {
     },
     /// The guest has refused a connection to this port of its.
     ClientRefused(u16),
-    /// A connection that worker 0 has accepted and this one is to have.
+    /// A connection that worker 0 has accepted and this worker is to have.
     Accepted {
         rule: PortRule,
         socket: Socket,
@@ -105,7 +105,7 @@ pub(super) enum Command {
     ),
     /// Answer the TCP listeners, for the helper to silence.
     Listeners(SyncSender<Vec<OwnedFd>>),
-    /// Accept everybody who waits at a listener; while it stands still as well.
+    /// Accept every connection that waits at a listener; while the worker stands still as well.
     AcceptWaiting(SyncSender<()>),
     /// These connections' sockets are being repaired.
     Park(Arc<HashSet<state::Endpoints>>, SyncSender<()>),

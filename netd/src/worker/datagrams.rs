@@ -395,7 +395,7 @@ impl Worker {
         pod_peer: SocketAddr,
         from_guest: bool,
     ) -> Result<FlowId, OpenError> {
-        // Who did not begin offers what was asked for.
+        // The side that did not begin offers what was asked for.
         let service = if from_guest { key.peer.port() } else { key.guest.port() };
         let flow = UdpFlow {
             via,

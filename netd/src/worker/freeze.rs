@@ -51,7 +51,7 @@ impl Worker {
                     | Command::Thaw
                     | Command::Shutdown),
                 ) => self.on_command(command),
-                // What another worker has sent before it stood still, too, belongs to this one's state.
+                // What another worker has sent before it, too, stood still belongs to this worker's state.
                 Some(
                     command @ (Command::Adopt(_)
                     | Command::Accepted { .. }
@@ -128,7 +128,7 @@ impl Worker {
         self.take_over(state, fds, false).map(drop)
     }
 
-    /// Takes in what a worker of another machine had, in place of everything that this one had. The worker stays
+    /// Takes in what a worker of another machine had, in place of everything that this worker had. The worker stays
     /// frozen; its clock goes on where the workers there stood, as its flows' deadlines do. Connections are parked: their
     /// sockets are in repair mode. Those that this pod's link does not let the guest have end, and are answered.
     pub(super) fn load(

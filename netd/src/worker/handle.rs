@@ -133,7 +133,7 @@ impl Handle {
         self.mailboxes[0].call(Command::Listeners).unwrap_or_default()
     }
 
-    /// Accepts everybody who waits at a listener.
+    /// Accepts every connection that waits at a listener.
     pub(crate) fn accept_waiting(&self) {
         self.mailboxes[0].call(Command::AcceptWaiting);
     }

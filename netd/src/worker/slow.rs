@@ -153,8 +153,8 @@ impl Worker {
         }
     }
 
-    /// Tells the guest that its packet `quote` did not arrive. `offender` is who says so; without one it is the
-    /// gateway.
+    /// Tells the guest that its packet `quote` did not arrive. The error comes from `offender`; without one, from
+    /// the gateway.
     pub(super) fn tell(&mut self, kind: IcmpError, offender: Option<IpAddr>, guest: IpAddr, quote: &[u8]) {
         let Some(mac) = self.receiveq.guest_mac else { return };
         if !self.slow.errors.allow(self.now) {

@@ -378,7 +378,7 @@ impl Conn {
     /// How many bytes are acknowledged at once. An ACK costs the guest an interrupt, so a bulk transfer gets one for
     /// as much as a large frame holds, as a host with receive offload gives them. A young connection gets one for
     /// every two segments at most (RFC 9293 3.8.6.3), as its sender counts them to grow, and no program waits for more
-    /// than a quarter of the window that he has.
+    /// than a quarter of the window that the sender has.
     fn stretch(&self) -> u32 {
         let window = self.edge.since(self.acked);
         let age = self.ack_ready.since(self.irs);

@@ -30,7 +30,7 @@ pub struct Input {
     pub dropped: Option<Refusal>,
     /// The payload is out of order: all of it may be kept ([`super::Hold`]), and is dropped otherwise.
     pub hold: bool,
-    /// A new SYN for a connection in TIME-WAIT: forget this one and open anew (RFC 9293 3.6.1).
+    /// A new SYN for a connection in TIME-WAIT: forget the old connection and open a new one (RFC 9293 3.6.1).
     pub reopen: bool,
 }
 
@@ -225,8 +225,9 @@ impl Conn {
         if self.snd_wnd == 0 {
             self.rtt.restart();
         }
-        // The window was closed over data in flight, which an honest receiver does who runs out of memory before it runs
-        // out of window, as Linux; what came meanwhile is lost, and nothing after it will say so by duplicate ACKs.
+        // The window was closed over data in flight. An honest receiver, such as Linux, does that when it runs out of
+        // memory before it runs out of window. What came meanwhile is lost, and nothing after it will say so by
+        // duplicate ACKs.
         if self.unheard.take().is_some_and(|end| self.snd_una < end) && self.snd_una < self.snd_nxt {
             self.go_back();
         }

@@ -62,7 +62,7 @@ impl Rtt {
         self.smoothed.map(|(srtt, _)| Duration::from_micros(srtt.into()))
     }
 
-    /// Brings values of another netd into the bounds of this one's arithmetic.
+    /// Brings values of another netd into the bounds of this netd's arithmetic.
     pub(super) fn adopt(&mut self) {
         self.backoff = self.backoff.min(16);
         self.smoothed = self.smoothed.map(|(srtt, var)| (srtt.min(u32::MAX / 4), var.min(u32::MAX / 4)));

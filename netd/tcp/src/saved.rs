@@ -54,8 +54,8 @@ fields!(Conn {
 const MAX_SCALE: u8 = 14;
 
 impl Conn {
-    /// Makes a connection that came from another netd this one's: its tunables, and values that arithmetic can use
-    /// whatever was written.
+    /// Makes a connection that came from another netd a connection of this netd: with this netd's tunables, and with
+    /// values that arithmetic can use whatever was written.
     pub fn adopt(&mut self, config: Config) {
         self.mss = self.mss.clamp(64, config.mss.max(64));
         self.config = config;

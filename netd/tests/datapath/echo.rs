@@ -115,7 +115,7 @@ fn the_pods_own_addresses_do_not_answer() {
         for family in bed.families() {
             let socket = socket(bed, family.pod);
             socket.send(&message(family.pod, 1, b"hello")).unwrap();
-            // An answer would have come before this one's.
+            // An answer would have come before the answer to this ping.
             ping(&self::socket(bed, family.client), family.client, 1, b"after it");
             socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
             let error = { &socket }.read(&mut [0; 64]).unwrap_err();

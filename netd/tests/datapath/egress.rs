@@ -64,7 +64,7 @@ fn flows_that_exist_go_on_when_the_policy_closes_their_destination() {
         police(bed, Egress { default: Action::Deny, ..Egress::default() }, &[]);
         exchange(&guest, &client, 10_000);
         assert!(bed.guest.connect(v4.client(7000)).is_err());
-        // Who comes in is answered.
+        // A client that comes in is answered.
         let client = bed.client.connect(v4.pod(7000)).unwrap();
         exchange(&inbound.accept().0, &client, 10_000);
     });
@@ -95,7 +95,7 @@ fn a_metadata_service_is_closed_but_as_a_resolver_it_is_not() {
         exchange(&guest, &resolver.accept().0, 1000);
         let server = bed.client.udp(dns);
         let socket = bed.guest.udp("10.9.0.2:6000".parse().unwrap());
-        socket.send_to(b"who?", dns).unwrap();
+        socket.send_to(b"name", dns).unwrap();
         let (_, from) = server.recv_from(&mut [0; 16]).unwrap();
         server.send_to(b"you", from).unwrap();
         assert_eq!(socket.recv_from(&mut [0; 16]).unwrap(), (3, dns));

@@ -78,7 +78,7 @@ fn a_flow_goes_on_while_the_guest_opens_others_without_end() {
             raw.send(&datagram(6100, 5100, b"question"));
             assert_eq!(server.recv_from(&mut [0; 16]).unwrap(), (8, guest));
             server.send_to(b"answer", guest).unwrap();
-            // Nobody answers the flood, so the answer is the first datagram.
+            // No server answers the flood, so the answer is the first datagram.
             assert_eq!(next_port(&mut raw), 6100);
         }
         let counters = pod.netd.counters();
@@ -103,7 +103,7 @@ fn a_guest_that_opens_flows_without_end_stays_within_reach() {
         eventually("a full table", || (gone() == 444).then_some(()));
         assert_eq!(pod.netd.dropped(Reason::FlowLimit), 0);
         let client = pod.client.udp(v4.client(0));
-        client.send_to(b"anybody there?", v4.pod(7000)).unwrap();
+        client.send_to(b"is a guest up?", v4.pod(7000)).unwrap();
         assert_eq!(next_port(&mut raw), 7000);
     });
 }

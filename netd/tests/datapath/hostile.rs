@@ -137,7 +137,7 @@ fn wrong_checksums_and_lengths_are_dropped_and_counted() {
             // UDP length beyond the packet, below the header.
             (Reason::Malformed, with(v4, &[(38, 0xff), (39, 0xff)], false)),
             (Reason::Malformed, with(v4, &[(38, 0), (39, 7)], false)),
-            // Protocols that nobody carries.
+            // Protocols that netd does not carry.
             (Reason::UnknownProtocol, with(v4, &[(23, 250)], true)),
             (Reason::UnknownProtocol, with(v6, &[(20, 250)], false)),
             (Reason::UnknownProtocol, with(v4, &[(12, 0x88), (13, 0xcc)], false)),

@@ -1,4 +1,4 @@
-//! A frontend that takes its memory away under running rings: it loses its connection, and nobody else loses anything.
+//! A frontend that takes its memory away under running rings: it loses its connection, and nothing else is lost.
 
 use std::io::ErrorKind;
 
@@ -24,7 +24,7 @@ fn memory_that_is_taken_away_ends_the_connection_only() {
             raw.double.take_memory_away().unwrap();
             // netd looks for a buffer of the guest's.
             let client = pod.client.udp(v4.client(0));
-            client.send_to(b"anybody there?", v4.pod(7000)).unwrap();
+            client.send_to(b"is a guest up?", v4.pod(7000)).unwrap();
             serves_another(pod, 2 * (connections - 1));
         }
     });

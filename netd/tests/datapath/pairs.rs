@@ -207,9 +207,9 @@ fn without_any_pair_flows_wait_for_the_first_that_comes_back() {
         let (_, from) = client.recv_from(&mut [0; 64]).unwrap();
         double.enable(0, false).unwrap();
         double.enable(1, false).unwrap();
-        client.send_to(b"anybody?", from).unwrap();
+        client.send_to(b"question", from).unwrap();
         double.enable(0, true).unwrap();
-        assert_eq!(received(&mut double, 0, TIMEOUT).as_deref(), Some(&b"anybody?"[..]));
+        assert_eq!(received(&mut double, 0, TIMEOUT).as_deref(), Some(&b"question"[..]));
     });
 }
 
@@ -269,7 +269,7 @@ fn a_pair_that_the_driver_breaks_takes_nothing_along() {
             client.send_to(b"one", from).unwrap();
         }
         eventually("both rings reported", || (pod.netd.counters().ring_errors.get() == 2).then_some(()));
-        // The flow's socket may be full of what waits, so that one alone would be lost.
+        // The flow's socket may be full of what waits, so a single datagram would be lost.
         let mut got = Vec::new();
         while got != b"two" {
             client.send_to(b"two", from).unwrap();

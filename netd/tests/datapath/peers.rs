@@ -128,7 +128,7 @@ fn a_guest_that_speaks_to_many_from_one_port_has_few_sockets_and_all_answers() {
                 }
                 let after = descriptors();
                 assert!(after < before + SLACK, "{before} descriptors became {after}");
-                // Whom the guest has not spoken to does not reach it.
+                // A peer to which the guest has not spoken does not reach it.
                 let denied = bed.netd.dropped(Reason::Denied);
                 let stranger = bed.client.udp(family.client(40_000));
                 stranger.send_to(b"hello", family.pod(6000)).unwrap();

@@ -60,7 +60,7 @@ fn second_answer_waits(rx_buffer: u32, event_idx: bool) {
         echo(&mut raw, CLIENT_V4, 1, DATA);
         expect_reply(&mut raw, 1);
         echo(&mut raw, CLIENT_V4, 2, DATA);
-        // Only the taking of the first reply gives its buffers back, so this one is full.
+        // Only the taking of the first reply gives its buffers back, so the second reply is whole.
         expect_reply(&mut raw, 2);
         let empty = counters.guest_rx_empty.get();
         for sequence in [3, 4] {

@@ -13,7 +13,7 @@ use crate::bed::{
     exchange, expect_end, read_exactly, read_to_end, transfer, with_bed, with_pod,
 };
 
-/// Who opens a connection.
+/// The side that opens a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opener {
     Guest,
@@ -149,7 +149,7 @@ fn an_unreachable_destination_is_an_error_and_not_a_timeout() {
             let error = bed.guest.connect(to.parse().unwrap()).unwrap_err();
             assert_eq!(error.kind(), kind, "{to}: {error}");
         }
-        // Nobody has the address.
+        // No host has the address.
         for family in ["ipv4", "ipv6"] {
             bed.pod.sysctl(&format!("{family}/neigh/eth0/mcast_solicit"), "1");
             bed.pod.sysctl(&format!("{family}/neigh/eth0/retrans_time_ms"), "100");

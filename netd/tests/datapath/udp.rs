@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use crate::bed::{Setup, content, eventually, udp, with_bed};
 
-/// Receives one datagram, which must be `expected`; answers whom it is from.
+/// Receives one datagram, which must be `expected`; returns its sender.
 #[track_caller]
 fn receive(socket: &UdpSocket, expected: &[u8]) -> SocketAddr {
     let mut buffer = vec![0; 1 << 16];
@@ -283,7 +283,7 @@ fn a_closed_port_is_an_error_at_the_guest() {
             let guest = bed.guest.udp(family.guest(6000));
             guest.connect(family.client(9)).unwrap();
             for _ in 0..3 {
-                guest.send(b"anybody?").unwrap();
+                guest.send(b"question").unwrap();
                 let error = guest.recv(&mut [0; 16]).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
             }
@@ -306,7 +306,7 @@ fn an_unreachable_destination_is_an_error_at_the_guest() {
             let guest = bed.guest.udp(family.guest(6000));
             guest.connect(to.parse::<SocketAddr>().unwrap()).unwrap();
             sys::set_recv_error(guest.as_fd(), family.guest).unwrap();
-            guest.send(b"anybody?").unwrap();
+            guest.send(b"question").unwrap();
             let error = guest.recv(&mut [0; 16]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{error}");
         }
@@ -354,11 +354,11 @@ fn errors_of_routers_reach_the_guest_with_their_address() {
 }
 
 #[test]
-fn a_datagram_to_the_guest_that_nobody_wants_does_no_harm() {
+fn a_datagram_to_a_closed_port_of_the_guest_does_no_harm() {
     with_bed(Setup::default(), |bed| {
         for family in bed.families() {
             let client = bed.client.udp(family.client(5000));
-            client.send_to(b"anybody?", family.pod(7000)).unwrap();
+            client.send_to(b"question", family.pod(7000)).unwrap();
             let counters = bed.netd.counters();
             let before = counters.guest_tx_frames.get();
             // The guest's own kernel answers by an ICMP error, which netd takes.

@@ -49,7 +49,7 @@ impl Process {
         Double::from_stream(stream, &Options { pairs: PAIRS, ..Options::default() }).unwrap()
     }
 
-    /// Puts another process in the place of this one, which ends.
+    /// Puts another process in the place of this process, which ends.
     pub(crate) fn update(&mut self, pod: &Pod) {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_netd"));
         let upgrade = Upgrade { binary, arguments: None, timeout: TIMEOUT };

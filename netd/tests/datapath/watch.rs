@@ -1,4 +1,4 @@
-//! What somebody who watches is shown: frames of the link, rows of the flow table.
+//! What an operator who watches is shown: frames of the link, rows of the flow table.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -114,10 +114,10 @@ fn frames_that_are_dropped_are_seen_and_a_filter_keeps_others_away() {
     with_bed(Setup::default(), |bed| {
         let family: Family = bed.families()[0];
         let packets = captured(bed, "udp dst port 9 or icmp or icmp6", false, || {
-            // Nobody listens there: the answer is an error of the pod's network.
+            // No socket listens there: the answer is an error of the pod's network.
             let socket = bed.guest.udp(family.any(0));
             socket.connect(family.client(9)).unwrap();
-            socket.send(b"anybody?").unwrap();
+            socket.send(b"question").unwrap();
             assert_eq!(socket.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         });
         let out = packets.iter().filter(|p| p.direction == Direction::Outbound).count();

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::daemon::Daemon;
 
-/// How long anything may take that does happen: longer than netd waits for somebody who has stalled.
+/// How long anything may take that does happen: longer than netd waits for a client or frontend that has stalled.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
 const GUEST: [u8; 6] = [0x52, 0x54, 0, 0x11, 0x22, 0x33];
@@ -42,7 +42,7 @@ impl Netd {
 
     /// A connection to the vhost-user socket on which nothing waits for ever.
     pub(crate) fn dial(&self) -> UnixStream {
-        let stream = UnixStream::connect(self.dir.path().join("vm.sock")).expect("nobody listens");
+        let stream = UnixStream::connect(self.dir.path().join("vm.sock")).expect("netd does not listen");
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream

@@ -93,7 +93,7 @@ fn a_request_that_is_too_large_is_refused_and_costs_nothing_afterwards() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_nobody() {
+fn a_client_that_does_not_read_delays_neither_other_clients_nor_the_guest() {
     in_pod(|| {
         let mut netd = Netd::start();
         let mut guest = netd.plug();

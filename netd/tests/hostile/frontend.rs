@@ -38,7 +38,7 @@ fn moments() -> Vec<(&'static str, Vec<u32>)> {
 fn attempt(netd: &Netd, before: &[u32], what: &str, message: &Message) {
     let stream = netd.dial();
     let sent = before.iter().try_for_each(|code| honest(*code).send(&stream));
-    // Somebody may have hung up already; that is not for us to decide.
+    // netd may have hung up already; whether it does is its own decision.
     let sent = sent.and_then(|()| message.send(&stream)).and_then(|()| honest(GET_FEATURES).send(&stream));
     if let Err(e) = sent {
         assert!(matches!(e.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)), "{what}: {e}");
@@ -74,7 +74,7 @@ fn leaves_nothing(netd: &mut Netd, mut work: impl FnMut(&mut Netd)) {
 }
 
 #[test]
-fn messages_that_are_wrong_in_any_way_harm_nobody() {
+fn messages_that_are_wrong_in_any_way_do_no_harm() {
     in_pod(|| {
         let mut neighbour = Netd::start();
         let mut guest = neighbour.plug();

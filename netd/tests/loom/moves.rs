@@ -14,7 +14,7 @@ use super::time::Time;
 use super::{bounded, key};
 
 enum Command {
-    /// A frame that another's ring has carried, by its place in the guest's order.
+    /// A frame that another worker's ring has carried, by its place in the guest's order.
     Frame(u32),
     Adopt,
     /// Give the flow to the other.
@@ -121,7 +121,7 @@ fn a_flow_that_moves_has_one_owner_and_loses_no_frame() {
             second.on_command(command);
         }
         second.on_frame(2);
-        // It has no more to say to the other, who then ends.
+        // It has no more to say to the other worker, which then ends.
         second.other = mailbox().unwrap().0;
         let mut carried = run(second);
         assert_eq!(thread.join().unwrap(), [0], "it was passed before the flow was asked for");

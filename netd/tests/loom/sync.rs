@@ -35,7 +35,7 @@ impl Bell {
     }
 }
 
-/// A queue that ends when nobody can send any more, which loom's own does not.
+/// A queue that ends when no sender is left, which loom's own does not.
 struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,

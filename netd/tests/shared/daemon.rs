@@ -31,7 +31,7 @@ impl Daemon {
             let line = log.next().unwrap_or_else(|| panic!("netd ended: {seen}")).unwrap();
             seen = seen + &line + "\n";
         }
-        // Nobody reads the rest, unless it is asked for; it must not fill the pipe.
+        // The rest must not fill the pipe, so a thread reads it, and shows it if that is asked for.
         let shown = std::env::var_os("PODVIRT_SHOW_LOG").is_some();
         std::thread::spawn(move || {
             for line in log.map_while(Result::ok).filter(|_| shown) {

@@ -28,11 +28,11 @@ const KINDS: [&str; 6] =
 
 struct Shared {
     stop: AtomicBool,
-    /// Who answers goes on until nobody asks any more.
+    /// The answering threads go on until no thread asks any more.
     over: AtomicBool,
     steps: [AtomicU64; KINDS.len()],
-    /// Nobody asks before everybody who answers listens: netd accepts for the guest, and a guest that does not listen
-    /// yet resets what was accepted.
+    /// No thread asks before every answering thread listens: netd accepts for the guest, and a guest that does not
+    /// listen yet resets what was accepted.
     listening: Barrier,
 }
 

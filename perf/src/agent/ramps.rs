@@ -1,7 +1,8 @@
 //! The guest's ends of the connections of a migration: see [`podvirt_perf::ramp`].
 //!
-//! Each connection begins with a [`Role`] that the client sends, whoever opened it. One that begins with [`Role::REPORT`] instead
-//! ends the measurement: all that became of the others is its answer, a line of JSON each.
+//! Each connection begins with a [`Role`] that the client sends, whichever side opened it. A connection that begins
+//! with [`Role::REPORT`] instead ends the measurement: all that became of the others is its answer, a line of
+//! JSON each.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};

@@ -266,7 +266,7 @@ mod tests {
                 stream.write_all(&byte).unwrap();
                 stream
             });
-            // And then there is nobody who listens.
+            // And then no program listens.
             taken.collect::<Vec<_>>()
         });
         let (held, found) = flows(address, 300).unwrap();

@@ -54,7 +54,7 @@ pub(crate) fn round_trips(address: SocketAddr, time: Duration, size: usize) -> R
     let mut failed = 0;
     while times.begin.elapsed() < time {
         let sent = Instant::now();
-        // An ICMP error of an earlier one is no failure of this one's sending.
+        // An ICMP error of an earlier datagram is no failure to send the present one.
         if socket.send(&data).is_ok() && socket.recv(&mut buffer).is_ok() {
             times.micros.push(sent.elapsed().as_secs_f64() * 1e6);
         } else {

@@ -8,10 +8,10 @@
 //!   the same, each with a proxy of a mesh  ──┘
 //! ```
 //!
-//! All of them run at the same time, and those whose turn it is not have nothing to do. In each round everyone has its turn,
-//! and each round begins with another one ([`crate::sides`]). A turn ([`measure`]) is bulk by iperf3, round trips and
-//! connections, out of the subject and into it, and then memory. What it costs is what the kernel accounts to the pod's
-//! cgroups ([`crate::cgroups`]).
+//! All of them run at the same time, and those whose turn it is not have nothing to do. In each round every subject has
+//! its turn, and each round begins with another one ([`crate::sides`]). A turn ([`measure`]) is bulk by iperf3, round
+//! trips and connections, out of the subject and into it, and then memory. What it costs is what the kernel accounts to
+//! the pod's cgroups ([`crate::cgroups`]).
 //!
 //! What fails is told and does not keep the others from their turns; rounds that would not end in time are left out.
 

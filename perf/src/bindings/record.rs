@@ -154,7 +154,7 @@ impl Bindings {
 mod tests {
     use super::*;
 
-    /// Everyone's turn in three rounds, each as fast as `speed`; the kernel takes twice as long as netd.
+    /// Every subject's turn in three rounds, each as fast as `speed`; the kernel takes twice as long as netd.
     fn sample() -> Bindings {
         let run = |round, speed: f64| {
             move |kind: &super::super::subjects::Kind| {

@@ -1,8 +1,8 @@
 //! Crowds: what is left for others while a flood of short UDP flows comes, from outside or from the guest.
 //!
 //! *Peers* sends datagrams to a port of the pod at a steady rate, each from another address and port, so that each is a
-//! new flow. Nobody in the guest reads them. What they cost a guest with one processor is its own matter, so the same
-//! rate from one peer is measured, too: what lies between the two is the price of a new flow.
+//! new flow. No program in the guest reads them. What they cost a guest with one processor is its own matter, so the
+//! same rate from one peer is measured, too: what lies between the two is the price of a new flow.
 //!
 //! *Names* has the guest ask the client's echo at a steady rate, each time from a fresh port, as a resolver does.
 //!

@@ -1,8 +1,8 @@
 //! Queue pairs: what the rings of one and of several get rid of, each filled by a thread of its own with flows of its own.
 //!
-//! The datagrams go to a socket that nobody reads, whose queue is soon full: what is measured is the backend, not a
+//! The datagrams go to a socket that no program reads, whose queue is soon full: what is measured is the backend, not a
 //! receiver. How far it scales is also the machine's matter: every pair needs a processor for the backend's worker, and
-//! something of another for who fills its ring.
+//! a part of another for the thread that fills its ring.
 
 use std::net::{SocketAddrV4, UdpSocket};
 use std::time::Duration;

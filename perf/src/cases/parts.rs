@@ -55,7 +55,7 @@ pub(crate) fn micro(quick: bool) -> Result<Found> {
     if quick {
         bench.args(["--nresamples", "5000", REQUIRED]);
     }
-    // A file system's clock may be a little behind this one.
+    // A file system's clock may be a little behind this process's.
     let since = SystemTime::now() - Duration::from_secs(1);
     // What it finds is read from its files; a failing one says why.
     let out = bench.stdin(Stdio::null()).output()?;
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(read(dir.path(), since).unwrap().figures, [("ring_pop_push_ns".to_owned(), 10.0)].into());
         fs::write(new.join("benchmark.json"), r#"{"throughput": null}"#).unwrap();
         assert_eq!(read(dir.path(), since).unwrap().figures["ring_pop_push_ns"], 640.0);
-        // What an earlier measurement left is not this one's.
+        // What an earlier measurement left is not taken for the new one's.
         assert!(read(dir.path(), SystemTime::now() + Duration::from_secs(60)).is_err());
     }
 }

@@ -128,7 +128,7 @@ pub(super) fn udp(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody listens on a port, from /proc/net/tcp6 (iperf3 listens for both families at once).
+/// Whether a program listens on a port, from /proc/net/tcp6 (iperf3 listens for both families at once).
 fn listens(sockets: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
     sockets.lines().any(|line| {
@@ -146,7 +146,7 @@ mod tests {
    0: 00000000000000000000000000000000:1451 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000";
 
     #[test]
-    fn a_port_is_open_when_somebody_listens_on_it() {
+    fn a_port_is_open_when_a_program_listens_on_it() {
         assert!(listens(SOCKETS, 5201));
         assert!(!listens(SOCKETS, 5202));
         assert!(!listens(&SOCKETS.replace(" 0A ", " 01 "), 5201));

@@ -15,8 +15,8 @@ use super::BACKEND_MAC;
 const BATCH: usize = 64;
 /// The ring's entries: as QEMU can be told to have.
 const RING: u16 = 1024;
-/// EtherType for local experiments (IEEE 802): nobody answers it.
-const NOBODY: [u8; 2] = [0x88, 0xb5];
+/// EtherType for local experiments (IEEE 802): no backend answers it.
+const UNANSWERED: [u8; 2] = [0x88, 0xb5];
 
 /// How long a guest's end sleeps that has found its ring full, where it must leave processors to others.
 const FULL: Duration = Duration::from_micros(100);
@@ -44,7 +44,7 @@ pub(crate) fn connect(socket: &Path, pairs: usize) -> Result<Double> {
 
 /// A frame of 64 bytes that no backend has a use for.
 pub(crate) fn useless() -> Result<Vec<u8>> {
-    let mut frame = ethernet(NOBODY)?;
+    let mut frame = ethernet(UNANSWERED)?;
     frame.resize(HEADER + 64, 0);
     Ok(frame)
 }

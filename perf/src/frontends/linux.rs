@@ -128,7 +128,7 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
     }
 }
 
-/// What gives a guest its MTU and IPv4 address by hand, where nobody tells them; `$nic` is its interface then.
+/// What gives a guest its MTU and IPv4 address by hand, where it is not told them; `$nic` is its interface then.
 pub(crate) fn by_hand(mtu: u16, address: &str, router: &str) -> String {
     let find = "nic=$(ls /sys/class/net | grep -E '^(eth|en|vec)' | head -n 1)";
     format!(

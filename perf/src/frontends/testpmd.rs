@@ -28,7 +28,7 @@ pub(crate) struct Testpmd {
 /// # Errors
 /// It does not start.
 pub(crate) fn start(pod: &Pod, setup: &Setup) -> Result<Testpmd> {
-    // DPDK loads no driver from below a directory that anybody may write to, which /mnt is.
+    // DPDK loads no driver from below a directory that every user may write to, as /mnt is.
     let container = pod.container("testpmd")?.ro(&artefact("testpmd")?, "/guest");
     // A buffer holds a whole frame: few large ones or many small ones.
     let (buffers, size) = if setup.mtu > 1500 { (4096, 10240) } else { (8192, 2176) };

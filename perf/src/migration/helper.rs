@@ -1,4 +1,4 @@
-//! Who repairs the connections of the pods that a guest moves between, and makes the target heard.
+//! The helper, which repairs the connections of the pods that a guest moves between, and makes the target heard.
 //!
 //! For netd it is virt-handler's own service, in this process: it serves netd's sockets in a pod's volume, checks every
 //! socket's network namespace, and makes the target's address speak before it releases the first connection. For passt it

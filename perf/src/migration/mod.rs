@@ -74,7 +74,7 @@ pub(crate) struct Options {
     /// Guests with each of them, which share the migrations
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     guests: u16,
-    /// Every second guest with passt, too, has connections full of data that nobody reads
+    /// Every second guest with passt, too, has connections full of data that neither end reads
     #[arg(long)]
     passt_full: bool,
     /// QEMU's downtime limit; virt-launcher begins with the default
@@ -281,7 +281,7 @@ fn migration(place: &mut Place, streams: &Streams, probes: &Probes) -> Result<On
     let missing = probes.missing();
     let moved = place.migrate()?;
     let (begin, arrived) = moved.span;
-    // Whoever stays silent has the whole time as its downtime.
+    // A probe that stays silent has the whole time as its downtime.
     drop(until("the probes", HEARD, || Ok(probes.alive_since(arrived).then_some(()))));
     let heard = Instant::now().max(arrived);
     thread::sleep((heard + AFTER).saturating_duration_since(Instant::now()));

@@ -93,7 +93,7 @@ impl Place {
         sent.join().ok().context("the sender panicked")?
     }
 
-    /// What all who take part have printed, in short.
+    /// What all programs that take part have printed, in short.
     pub(crate) fn log(&self) -> String {
         self.pods.log()
     }
@@ -101,7 +101,7 @@ impl Place {
     /// Moves the guest to the other pod.
     ///
     /// # Errors
-    /// It does not arrive; what all who take part printed is part of the error.
+    /// It does not arrive; what all programs that take part printed is part of the error.
     pub(crate) fn migrate(&mut self) -> Result<Moved> {
         let moved = self.migrate_to_other();
         moved.with_context(|| self.log())

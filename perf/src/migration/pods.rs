@@ -141,8 +141,8 @@ impl Pods {
         activate(&self.runtime, self.there())
     }
 
-    /// The guest runs in the other pod, and its hypervisor here has ended: so does the backend, and then nobody hears this
-    /// pod.
+    /// The guest runs in the other pod, and its hypervisor here has ended: so does the backend, and then this pod is
+    /// silenced.
     ///
     /// # Errors
     /// It does not come to that.
@@ -164,7 +164,7 @@ impl Pods {
         told
     }
 
-    /// What all who take part have printed, in short.
+    /// What all programs that take part have printed, in short.
     pub(crate) fn log(&self) -> String {
         self.sides.iter().map(log).collect()
     }

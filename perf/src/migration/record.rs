@@ -33,7 +33,7 @@ impl Spread {
 /// One migration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct One {
-    /// Connections full of data that nobody reads were among the guest's.
+    /// Connections full of data that neither end reads were among the guest's.
     pub(crate) full: bool,
     /// The longest silence that the UDP probe found around it, in ms.
     pub(crate) udp_ms: f64,

@@ -2,7 +2,7 @@
 //!
 //! For each family, opened by either side: a stream to the client, one to the guest, one with both directions, one that
 //! the guest has closed and one that the client has closed while the other side sends, two idle ones, one in which both
-//! sides send what nobody reads until the end, so that data wait unread and unsent on both sides; and four that send a
+//! sides send what neither reads until the end, so that data wait unread and unsent on both sides; and four that send a
 //! little in both directions, which are sixteen in all. A guest that has [idle](Load::Idle) connections has as many.
 
 use std::io::{BufRead, BufReader, Write};
@@ -36,7 +36,7 @@ type Shape = [(Sending, Reading); 2];
 pub(crate) enum Load {
     /// Data over most of them, all of which is read.
     Streams,
-    /// The same, and over some more what nobody reads until the end.
+    /// The same, and over some more what neither end reads until the measurement is over.
     Full,
     /// Nothing.
     Idle,
@@ -109,11 +109,11 @@ impl Tally {
             self.bytes_duplicated += to.doubled + to.reached.saturating_sub(from.sent);
             self.bytes_wrong += to.wrong;
         }
-        for (who, end) in [("guest", guest), ("client", client)] {
+        for (side, end) in [("guest", guest), ("client", client)] {
             if let Some(error) = &end.error
                 && self.errors.len() < TOLD
             {
-                self.errors.push(format!("connection {}, {who}: {error}", client.id));
+                self.errors.push(format!("connection {}, {side}: {error}", client.id));
             }
         }
     }

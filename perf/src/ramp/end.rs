@@ -1,8 +1,8 @@
 //! One end of a connection: a thread that sends its ramp and one that reads and compares the other's.
 //!
 //! What each does is its [`Role`], which the client tells the guest in the first bytes. When the measurement is over
-//! ([`Stop`]) everybody sends to its end, closes, and reads to the other's end; a connection that does not come to its end
-//! within [`LAST`] hangs.
+//! ([`Stop`]) each end sends to the end of its ramp, closes, and reads to the end of the other's; a connection that
+//! does not come to its end within [`LAST`] hangs.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

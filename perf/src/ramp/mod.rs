@@ -1,9 +1,9 @@
 //! Streams in which nothing can be lost, doubled or changed without being seen: ramps.
 //!
-//! A ramp is a sequence of 64-bit words, each made from its place in the stream, so that a reader who finds another byte
-//! than the one it expects also finds where in the stream it is: bytes lost are told from bytes doubled, and the rest of
-//! the stream is still compared. Each direction of each connection has a seed of its own: bytes that came from another
-//! stream are wrong ones.
+//! A ramp is a sequence of 64-bit words, each made from its place in the stream, so that a reader that finds another
+//! byte than the one it expects also finds where in the stream it is: bytes lost are told from bytes doubled, and the
+//! rest of the stream is still compared. Each direction of each connection has a seed of its own: bytes that came from
+//! another stream are wrong ones.
 //!
 //! Both ends of a measurement have this code, the client's beside the runner and the guest's in the agent; [`End`] is one
 //! end of a connection.

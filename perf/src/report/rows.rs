@@ -106,7 +106,7 @@ pub(crate) fn sections() -> Vec<Section> {
                     that the ring took, and those that arrived.",
             plots: &[],
             rows: vec![
-                row("ring_discard_pps", "frames that nobody wants", 0),
+                row("ring_discard_pps", "frames that lead nowhere", 0),
                 row("ring_udp_taken_pps", "datagrams taken", 0),
                 row("ring_udp_pps", "datagrams received", 0),
             ],
@@ -114,8 +114,9 @@ pub(crate) fn sections() -> Vec<Section> {
         Section {
             title: "Queue pairs",
             intro: "Frames a second that the rings of one and of two queue pairs are rid of, each filled by a thread of its own \
-                    with eight flows of its own: those that lead nowhere, and datagrams of 1000 bytes to a socket that nobody \
-                    reads. Two pairs have two workers; on two processors, who fills the rings has to share with them.",
+                    with eight flows of its own: those that lead nowhere, and datagrams of 1000 bytes to a socket that \
+                    no program reads. Two pairs have two workers; on two processors, they share these with the threads \
+                    that fill the rings.",
             plots: &[],
             rows: pairs(),
         },
@@ -254,7 +255,7 @@ fn far() -> Vec<Row> {
 
 fn pairs() -> Vec<Row> {
     let mut rows = Vec::new();
-    for (what, label) in [("discard", "frames that nobody wants"), ("udp", "datagrams")] {
+    for (what, label) in [("discard", "frames that lead nowhere"), ("udp", "datagrams")] {
         for (pairs, of) in [(1, "one pair"), (2, "two pairs")] {
             rows.push(row(format!("pairs_{pairs}_{what}_pps"), format!("{label}, {of}"), 0));
             rows.push(row(
@@ -278,8 +279,8 @@ pub(crate) fn crowds() -> Vec<Row> {
         ("peers_2_steered", "a steered port, two queue pairs without a guest"),
     ];
     for (kind, port) in kinds {
-        for (who, of) in [("new", "new peers"), ("one", "one peer")] {
-            let kind = format!("{kind}_{who}");
+        for (peers, of) in [("new", "new peers"), ("one", "one peer")] {
+            let kind = format!("{kind}_{peers}");
             rows.push(row(format!("{kind}_pps"), format!("{of} of {port}, datagrams a second"), 0));
             rows.push(row(format!("{kind}_cpus"), "… processors that the backend kept busy", 2));
             rows.extend(beside(&kind));

@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn a_deposit_is_given_once_and_only_to_who_is_ready() {
+    fn a_deposit_is_given_once_and_only_to_a_client_that_is_ready() {
         let hold = Running::new("once", KEEP);
         assert!(hold.collect().1.is_none());
         assert_eq!(hold.said.recv().unwrap(), "there was nothing to collect");
         let pipe = hold.deposit(b"state");
-        // One that dies before it is ready has taken nothing.
+        // A client that dies before it is ready has taken nothing.
         drop(hold.collect());
         assert!(hold.said.recv().unwrap().starts_with("a client of the hold failed"));
         let (wire, parcel) = hold.collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_does_not_keep_others_waiting_for_long() {
+    fn a_client_that_says_nothing_does_not_keep_others_waiting_for_long() {
         let hold = Running::new("silent", KEEP);
         let _silent = hold.connect();
         let _pipe = hold.deposit(b"state");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_collects_is_closed() {
+    fn what_no_netd_collects_is_closed() {
         let hold = Running::new("late", Duration::from_millis(20));
         let pipe = hold.deposit(b"state");
         assert_eq!(rustix::io::read(&pipe, &mut [0; 1]).unwrap(), 0);

@@ -385,7 +385,7 @@ pub(super) mod tests {
         let (a, b) = pair();
         let (tell, told) = std::sync::mpsc::channel();
         let sender = std::thread::spawn(move || {
-            // The kernel bounds only who has no privilege.
+            // The kernel bounds only a process without privilege.
             let none = CapabilitySet::empty();
             set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
                 .unwrap();

@@ -33,7 +33,7 @@ pub(crate) struct Vnc {
     /// Local address to listen on, with --proxy-only; 0.0.0.0 lets every machine of the network in
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) address: String,
-    /// Fail rather than take over the display from who is connected to it
+    /// Fail rather than take over the display from a client that is connected to it
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub(crate) preserve_session: bool,

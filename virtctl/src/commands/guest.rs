@@ -10,7 +10,7 @@ use crate::target::{Kind, Object};
 pub(super) enum Question {
     /// The operating system, and all the rest.
     OsInfo,
-    /// Who is logged in.
+    /// The users who are logged in.
     Users,
     /// The file systems.
     Filesystems,

@@ -126,8 +126,8 @@ impl Ending {
     }
 }
 
-/// Tells the user when a machine is paused: a stream into it is then silent. Best effort: who may not read the
-/// machine is not bothered.
+/// Tells the user when a machine is paused: a stream into it is then silent. Best effort: a user who may not
+/// read the machine is not bothered.
 async fn warn_if_paused(cluster: &Cluster, vmi: &Object) {
     let Ok(object) = cluster.get(vmi).await else { return };
     let paused = object["status"]["conditions"]

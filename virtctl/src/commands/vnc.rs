@@ -39,7 +39,7 @@ pub(super) async fn run(cluster: &Cluster, args: &Vnc) -> anyhow::Result<()> {
     let stream =
         cluster.open(&vmi, &path).await.map_err(|error| error.explain("open the display of", &vmi))?;
 
-    // Only who asks for the port itself may let others in.
+    // Only a user who asks for the port itself may let other machines in.
     let address = if args.proxy_only { args.address.as_str() } else { "127.0.0.1" };
     let listener = TcpListener::bind((address.trim_matches(['[', ']']), args.port))
         .await

@@ -24,7 +24,7 @@ async fn a_server_with_an_unknown_authority_is_not_trusted() {
     let done = fake.run(&["start", "testvm", "--server", &server]).await;
     assert_eq!(done.code, Some(1));
     assert!(done.err.contains("certificate-authority"), "{}", done.err);
-    // Nobody checks this server; it still wants to know who asks, and does not know our authority.
+    // virtctl does not check this server; the server still asks for a certificate, and does not know our authority.
     let done = fake.run(&["start", "testvm", "--server", &server, "--insecure-skip-tls-verify"]).await;
     assert_eq!(done.code, Some(1));
     assert!(other.seen().is_empty());
@@ -84,7 +84,7 @@ async fn kubeconfigs_of_the_environment_are_merged() {
 #[tokio::test]
 async fn a_cluster_that_is_not_there_is_told_with_its_address() {
     let fake = Fake::start(|_| Reply::ok()).await;
-    // A port that was free a moment ago; nobody listens on it.
+    // A port that was free a moment ago; no program listens on it.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let done = fake.run(&["start", "a", "-s", &format!("http://{free}")]).await;
     assert_eq!(done.code, Some(1));

@@ -38,7 +38,7 @@ pub(crate) struct Asked {
 pub(crate) enum Reply {
     Json(u16, Value),
     Text(u16, &'static str),
-    /// A WebSocket, and who speaks on it.
+    /// A WebSocket, and the function that speaks on it.
     Stream(Box<dyn FnOnce(Socket) -> BoxFuture<'static, ()> + Send>),
 }
 

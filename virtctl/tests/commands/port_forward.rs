@@ -68,7 +68,7 @@ async fn each_connection_gets_a_stream() {
 }
 
 #[tokio::test]
-async fn a_port_nobody_listens_on_ends_its_connection_and_no_other() {
+async fn a_port_without_a_listener_ends_its_connection_and_no_other() {
     let fake = machine().await;
     let (mut child, mut lines) = start(&fake, &["port-forward", "vmi/testvmi", "0:81", "tcp/0:80"]);
     let (dead, alive) = (address(&mut lines, "tcp", 81).await, address(&mut lines, "tcp", 80).await);
@@ -187,7 +187,7 @@ async fn wrong_targets_are_told_at_once() {
 #[tokio::test]
 async fn an_address_of_another_machine_is_told() {
     let fake = machine().await;
-    // RFC 5737: nobody's.
+    // RFC 5737: no machine has this address.
     let done = fake.run(&["port-forward", "vmi/testvmi", "0:80", "--address", "192.0.2.1"]).await;
     assert_eq!((done.code, done.out.as_str()), (Some(1), ""));
     assert!(done.err.starts_with("error: cannot listen on tcp 192.0.2.1:0: "), "{}", done.err);

@@ -43,7 +43,7 @@ fn a_machine_that_moved_has_been_migrated_and_has_left_its_node() {
     let decision = look(&at, &vmi, Some(&running()));
     assert_eq!(decision.vmi.unwrap().status.evacuation_node_name, None);
     vmi.status.evacuation_node_name = Some("n2".into());
-    assert!(look(&at, &vmi, Some(&running())).vmi.is_none(), "it is to leave this one, too");
+    assert!(look(&at, &vmi, Some(&running())).vmi.is_none(), "it is to leave the target's node, too");
 }
 
 #[test]

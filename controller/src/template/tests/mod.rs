@@ -379,9 +379,9 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
         let message = refused(spec);
         assert!(message.starts_with(&format!("{field} is not supported by podvirt; allowed: ")), "{message}");
     }
-    let mut nobody = machine(json!({}));
-    nobody.metadata.uid = None;
-    let error = launcher_pod(&nobody, &config(json!({})), &images()).unwrap_err();
+    let mut without_uid = machine(json!({}));
+    without_uid.metadata.uid = None;
+    let error = launcher_pod(&without_uid, &config(json!({})), &images()).unwrap_err();
     assert_eq!(error, TemplateError::Identity("uid"));
 }
 

@@ -206,7 +206,7 @@ fn the_finalizer_comes_before_the_first_start_and_goes_after_the_instance() {
 }
 
 #[test]
-fn an_instance_of_somebody_else_is_left_alone_and_told() {
+fn an_instance_that_the_machine_does_not_own_is_left_alone_and_told() {
     let vm = machine("Always", json!({}));
     for owners in [
         json!([]),

@@ -185,7 +185,7 @@ fn a_target_gets_its_pod_before_the_machine_moves_and_nothing_changes_while_it_d
 }
 
 #[test]
-fn what_moves_to_another_claim_is_on_that_one_at_the_target_alone() {
+fn what_moves_to_another_claim_is_on_that_claim_at_the_target_alone() {
     let info = |claim: &str| json!({"claimName": claim});
     let mut told_of = ready("a", "x");
     told_of["persistentVolumeClaimInfo"] = info("a");

@@ -42,7 +42,7 @@ fn the_target_of_a_migration_is_neither_the_machines_pod_nor_one_too_many() {
         assert_eq!(decision.vmi.status.active_pods, vmi.status.active_pods);
     }
     let alone = look(&handed_over("Running", json!({})), &pods[1..]);
-    assert_eq!(phase(&alone), Phase::Failed, "the machine was not in that one");
+    assert_eq!(phase(&alone), Phase::Failed, "the machine was not in the target's pod");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_guest_that_was_seen_at_the_target_does_not_end_with_its_source() {
         assert_eq!(decision.vmi.status.active_pods.len(), 2);
         assert!(decision.look_again.is_some());
     }
-    // Nobody has seen it yet: a source that ended well has moved it, as long as the target lives.
+    // No virt-handler has seen the guest there yet: a source that ended well has moved it, as long as the target lives.
     let gone = migrating("n1", json!({"startTimestamp": NOW}));
     let dead = target(json!({"status": {"phase": "Failed"}}));
     for (pods, reached) in [

@@ -37,7 +37,7 @@ impl Rings {
         let [Some(rx), Some(tx)] = &mut *rings else { return };
         loop {
             while self.frame(rx, tx, mergeable) {}
-            // The transmit ring first: who has received a frame finds its sending completed.
+            // The transmit ring first: a guest that has received a frame finds its sending completed.
             for ring in [&mut *tx, &mut *rx] {
                 if ring.publish() {
                     ring.signal();

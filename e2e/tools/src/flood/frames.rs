@@ -283,7 +283,7 @@ mod tests {
         let mut frame = arp_request(LINK, A, B);
         assert_eq!(frame.len(), 14 + 28);
         assert!(!is_arp_reply(&frame, A));
-        // As the neighbour would answer: the sender is who was asked for.
+        // As the neighbour would answer: the sender's address is the one that was asked for.
         frame[21] = 2;
         frame[28..32].copy_from_slice(&B.octets());
         assert!(is_arp_reply(&frame, B) && !is_arp_reply(&frame, A));

@@ -1,5 +1,5 @@
-//! Both ends of a migration against a world without libvirt: whatever fails and whoever dies, at the end the machine
-//! is at exactly one place, the VMI says which, and nothing is left open.
+//! Both ends of a migration against a world without libvirt: whatever fails and whichever handler dies, at the end the
+//! machine is at exactly one place, the VMI says which, and nothing is left open.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn a_machine_moves() {
 }
 
 #[test]
-fn whoever_dies_whenever_the_machine_is_at_one_place() {
+fn whichever_handler_dies_whenever_the_machine_is_at_one_place() {
     for node in ['a', 'b'] {
         for moment in 0..40 {
             let mut world = World::new();
@@ -159,7 +159,7 @@ fn an_abort_comes_at_any_time() {
         world.check(&format!("abort in round {moment}"));
         let expected = match world.state().failed {
             Some(true) => Some(MigrationAbortStatus::Succeeded),
-            // Too late; or later than its end, when nobody looks any more.
+            // Too late; or later than its end, when no handler looks any more.
             _ => world.state().abort_status.clone().map(|_| MigrationAbortStatus::Failed),
         };
         assert_eq!(world.state().abort_status, expected, "{moment}");
@@ -205,7 +205,7 @@ fn an_abort_waits_for_a_launcher_that_is_silent_and_may_have_begun() {
 }
 
 #[test]
-fn of_two_that_believe_to_have_it_who_said_so_first_has_it() {
+fn of_two_nodes_that_believe_to_have_it_the_first_to_say_so_has_it() {
     // The network is cut while libvirt tells the source that the machine is there: it goes on at both ends.
     for first in ['a', 'b'] {
         let mut world = World::new();
@@ -229,7 +229,7 @@ fn of_two_that_believe_to_have_it_who_said_so_first_has_it() {
 }
 
 #[test]
-fn what_somebody_gave_up_before_it_began_never_begins() {
+fn what_the_controller_gave_up_before_it_began_never_begins() {
     for moment in 0..12 {
         let mut world = World::new();
         world.settle(|world, round| {
@@ -315,7 +315,7 @@ fn repair_is_offered_again_after_a_handlers_death_for_as_long_as_it_is_asked_for
     world.settle(|_, _| {});
     world.check("the source's handler dies");
 
-    // The machine is there, and who would let its connections go dies.
+    // The machine is there, and the handler dies that would let its connections go.
     let mut world = under_way();
     world.arrive();
     world.restart('b');

@@ -91,7 +91,7 @@ impl Launcher {
         *self.shared.refusal.lock().unwrap() = why.into();
     }
 
-    /// Its machine is in this state from now on; nobody is told.
+    /// Its machine is in this state from now on; the handler is not told.
     pub(crate) fn set(&self, status: Status, reason: &str) {
         self.shared.set(status, reason);
     }

@@ -176,7 +176,7 @@ pub(crate) async fn dial(address: IpAddr, port: u16, node: &str) -> TlsStream<Tc
     within("the handshake", TlsConnector::from(config).connect(name, stream)).await.unwrap()
 }
 
-/// The VMI while it moves from another node to this one.
+/// The VMI while it moves from another node to this node.
 pub(crate) fn coming() -> Value {
     let mut vmi = vmi("Running");
     vmi["metadata"]["labels"] =

@@ -105,7 +105,7 @@ elements! {
     MemoryBacking {
         /// Kind of memory.
         "source" source: Option<TypeOnly>,
-        /// Who may map it.
+        /// Whether other processes may map it.
         "access" access: Option<ModeOnly>,
     }
 

@@ -216,7 +216,7 @@ async fn wait(shared: &Arc<Shared>, mut talk: Talk) -> io::Result<()> {
     let run = match early {
         Some(run) => run,
         None => {
-            // Who cannot be told may have said it a moment before.
+            // A source that cannot be told may have given its word a moment before.
             let _told = talk.say(READY).await;
             word_of(talk.hear().await?)?
         }
@@ -247,7 +247,7 @@ async fn held(shared: &Shared) {
 /// The machine is this launcher's.
 async fn let_go(shared: &Shared, run: bool) {
     if run && let Err(error) = shared.call(|hypervisor| hypervisor.resume()).await {
-        // It is here all the same, and paused as everybody sees.
+        // It is here all the same, and its report says that it is paused.
         warn!(%error, "the machine that has come does not run");
     }
     shared.word.send_replace(Word::Taken);

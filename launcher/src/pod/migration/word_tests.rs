@@ -116,7 +116,7 @@ async fn a_machine_that_was_paused_stays_so() {
 }
 
 #[tokio::test]
-async fn who_cannot_end_its_machine_or_has_it_running_gives_nothing() {
+async fn a_source_that_cannot_end_its_machine_or_has_it_running_gives_no_word() {
     // There is no run directory, and so nothing to be ended, in the one case; it is not tried in the other.
     for status in [Status::Paused, Status::Running] {
         let bed = Bed::new(status);

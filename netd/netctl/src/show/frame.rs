@@ -8,7 +8,7 @@ use netd_wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, protocol};
 /// Letters of TCP's control bits, lowest first, as tcpdump has them.
 const FLAGS: &str = "FSRP.U";
 
-/// Time of the day in UTC, direction as the guest has it, who speaks to whom, what, and how long it is.
+/// Time of the day in UTC, direction as the guest has it, source and destination, what the frame is and how long.
 pub fn frame(packet: &Packet, headers: &Headers) -> String {
     let seconds = packet.at.as_secs() % 86_400;
     let way = match packet.direction {

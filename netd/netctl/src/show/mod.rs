@@ -140,7 +140,7 @@ pub struct FamilyView {
     routes: Vec<String>,
 }
 
-/// Whom the guest may speak to.
+/// Which peers the guest may speak to.
 #[derive(Debug, Serialize)]
 pub struct EgressView {
     default: String,

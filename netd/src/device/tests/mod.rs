@@ -1,4 +1,4 @@
-//! The state of one netd's workers through a pipe into another's.
+//! The state of one netd's workers through a pipe into those of another netd.
 
 mod link;
 
@@ -348,14 +348,14 @@ fn grown(stream: &[u8]) -> Vec<u8> {
         out.extend(&head[..4]);
         out.extend((bytes.len() as u32).to_le_bytes());
         out.extend(bytes);
-        // Behind the last record nobody reads.
+        // The reader does not read beyond the last record.
         record(&mut out, 0x7002, false, &Frame(vec![9; 5]));
         rest = &body[len..];
     }
     out
 }
 
-/// The flows after a state was loaded; the connection ends, as nobody repairs it.
+/// The flows after a state was loaded; the connection ends, as no helper repairs it.
 fn arrived(stream: &[u8]) -> Vec<(FlowKind, SocketAddr)> {
     let new = workers(1, None);
     new.load(stream).unwrap();
@@ -375,7 +375,7 @@ fn the_stream_is_that_of_the_first_version_and_later_ones_are_read_by_it() {
     }
     assert!(sample() == unhex(V1), "the format has changed");
     let flows = arrived(&sample());
-    // Who may have ping sockets is the machine's affair.
+    // Whether this process may have ping sockets depends on the system that runs the test.
     let kinds: Vec<FlowKind> = flows.iter().map(|f| f.0).filter(|kind| *kind != FlowKind::Echo).collect();
     assert_eq!(kinds, [FlowKind::Tcp, FlowKind::Udp]);
     assert_eq!(arrived(&grown(&sample())), flows);

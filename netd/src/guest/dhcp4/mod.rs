@@ -58,7 +58,7 @@ pub(super) fn handle(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Han
             Verdict::Invalid => return Handled::Dropped(Reason::Malformed),
         },
         Some(MessageType::Inform) => Answer::inform(&request),
-        // There is no other address to give, and none to take back.
+        // There is no other address to give, and no address to take back.
         Some(MessageType::Release | MessageType::Decline) => return Handled::Consumed,
         Some(MessageType::Offer | MessageType::Ack | MessageType::Nak) => {
             return Handled::Dropped(Reason::Malformed);

@@ -86,7 +86,7 @@ fn value(code: u8, request: &Request, link: &Link, v4: &LinkV4) -> Option<Vec<u8
         code::REBINDING => REBIND.to_be_bytes().to_vec(),
         code::SEARCH => name::encode_all(&link.search),
         code::CLASSLESS_ROUTES => routes(v4),
-        // A client that asks for both takes 121; only an old Windows asks for this one alone.
+        // A client that asks for both takes 121; only an old Windows asks for this option alone.
         code::MS_CLASSLESS_ROUTES => routes(v4),
         code::FQDN => fqdn(request, link)?,
         _ => return None,

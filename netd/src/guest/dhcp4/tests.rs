@@ -283,8 +283,8 @@ fn only_the_guest_itself_is_served() {
     assert_eq!(send_raw(&link, &raw), (Handled::Dropped(Reason::Spoofed), vec![]));
     let mut out = vec![];
     let frame = frame_of(&link, Ipv4Addr::BROADCAST, &raw);
-    let anyone = Link { guest_mac: None, ..link.clone() };
-    assert_eq!(Services::new().handle(&frame, &anyone, Time::ZERO, &mut out), Handled::Consumed);
+    let any_station = Link { guest_mac: None, ..link.clone() };
+    assert_eq!(Services::new().handle(&frame, &any_station, Time::ZERO, &mut out), Handled::Consumed);
     assert_eq!(out.len(), 1);
     let mut m = message(&link, v4::MessageType::Discover);
     m.set_giaddr(Ipv4Addr::new(10, 0, 0, 1));

@@ -173,7 +173,7 @@ impl<'a> Request<'a> {
         (sound && duid_fits).then_some(r)
     }
 
-    /// Whether the client asks for this option; resolvers and search domains go to who does not say.
+    /// Whether the client asks for this option; a client that names no options gets resolvers and search domains.
     pub(super) fn wants(&self, code: u16) -> bool {
         match self.wanted {
             Some(list) => list.as_chunks::<2>().0.iter().any(|c| u16::from_be_bytes(*c) == code),

@@ -265,9 +265,9 @@ fn identifiers_decide_whether_a_message_counts() {
         let raw = message(kind, options).to_vec().unwrap();
         assert_eq!(send_raw(&raw), (expected, vec![]), "{kind:?}");
     }
-    let mut nobody = message(MessageType::Solicit, vec![ia()]);
-    nobody.opts_mut().remove(OptionCode::ClientId);
-    assert_eq!(send_raw(&nobody.to_vec().unwrap()), (malformed, vec![]));
+    let mut anonymous = message(MessageType::Solicit, vec![ia()]);
+    anonymous.opts_mut().remove(OptionCode::ClientId);
+    assert_eq!(send_raw(&anonymous.to_vec().unwrap()), (malformed, vec![]));
     let mut relayed = vec![12; 34];
     relayed.extend_from_slice(&[0, 9, 0, 0]);
     assert_eq!(send_raw(&relayed), (Handled::Dropped(Reason::Denied), vec![]));

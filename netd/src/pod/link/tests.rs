@@ -122,7 +122,7 @@ fn the_mtu_is_the_pods_within_bounds_unless_it_is_configured() {
 }
 
 #[test]
-fn netds_own_address_is_stable_local_and_nobody_elses() {
+fn netds_own_address_is_stable_local_and_unique() {
     let facts = pod("10.9.0.2/24", "", "");
     let of_pod = build("", &facts).unwrap().mac;
     assert_eq!(of_pod, build("", &facts).unwrap().mac);
@@ -206,7 +206,7 @@ fn the_loopback_address_cannot_be_the_guests_own() {
     assert_eq!(field("loopback: { ipv4: 10.9.0.2 }"), Some("loopback.ipv4"));
     assert_eq!(field("loopback: { ipv6: \"fd00:9::2\" }"), Some("loopback.ipv6"));
     assert_eq!(field("loopback: { ipv4: 10.0.2.2 }\nmode: masquerade"), Some("loopback.ipv4"));
-    // The gateway is allowed to whoever writes it down.
+    // The gateway's address is allowed to an operator who writes it down.
     let link = build("loopback: { ipv4: 10.9.0.1 }", &facts).unwrap();
     let to = link.destination_for_pod("10.9.0.1".parse().unwrap());
     assert_eq!(to, Some(Ipv4Addr::LOCALHOST.into()));

@@ -218,7 +218,7 @@ fn new_descriptors_reach_a_running_ring() {
 }
 
 #[test]
-fn a_ring_with_bad_addresses_harms_nobody_else() {
+fn a_ring_with_bad_addresses_harms_no_other_ring() {
     let netd = Netd::new();
     let mut guest = Guest::new(netd.connect());
     guest.frontend.set_features(guest.features()).unwrap();

@@ -48,7 +48,7 @@ impl Flow {
         }
     }
 
-    /// Who opened it.
+    /// The side that opened it.
     pub(super) fn side(&self) -> Side {
         let from_guest = match self {
             Flow::Tcp(f) => f.from_guest,

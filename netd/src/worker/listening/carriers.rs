@@ -1,4 +1,4 @@
-//! UDP sockets that carry the flows of many peers, and who shares them.
+//! UDP sockets that carry the flows of many peers, and which flows share them.
 //!
 //! # Theory of operation
 //!
@@ -15,8 +15,8 @@
 //! for them. An outlet exists for as long as a flow has a [`Lease`] of it.
 //!
 //! An outlet that only sends is connected, to its own port at the loopback address: so the kernel gives it no other
-//! peer's datagrams, which are a listener's or the steered socket's, and who steers ports does not take it for a
-//! server's socket. What it sends names address and peer each time. An ICMP error about that comes to the steered
+//! peer's datagrams, which are a listener's or the steered socket's, and the helper that steers ports does not take it
+//! for a server's socket. What it sends names address and peer each time. An ICMP error about that comes to the steered
 //! socket as well and tells the peer, but not the port.
 //!
 //! What many workers' flows share is in one place with a lock that is taken when a flow opens or ends. A socket itself

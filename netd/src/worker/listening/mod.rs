@@ -376,7 +376,8 @@ impl Worker {
     }
 
     /// Has epoll tell of listeners that a predecessor had, a bounded number; true when there are more. Not before the
-    /// flows go on: who connects waits in the listener's queue meanwhile, and epoll tells of what is there already.
+    /// flows go on: a peer that connects waits in the listener's queue meanwhile, and epoll tells of what is there
+    /// already.
     pub(super) fn watch_some(&mut self) -> bool {
         for _ in 0..WATCHED_PER_TURN {
             if self.listening.retry.is_some() {

@@ -64,7 +64,7 @@ const MAX_FOREIGN_FLOWS: usize = 4096;
 /// How long a pair may be without its receive ring before its flows move.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// A flow of another worker of which this one's ring has carried frames.
+/// A flow of another worker of which this worker's ring has carried frames.
 struct ForeignFlow {
     owner: usize,
     /// Frames passed since it was last asked for.
@@ -304,7 +304,7 @@ impl Worker {
         !self.peers.alone() && self.peers.shared.running.others(self.peers.index)
     }
 
-    /// Which other worker shall have a flow that the pod opens; None: this one.
+    /// Which other worker shall have a flow that the pod opens; None: this worker.
     pub(super) fn assign(&self, kind: Kind, rule: PortRule, from: SocketAddr) -> Option<usize> {
         if self.peers.alone() {
             return None;
@@ -317,7 +317,7 @@ impl Worker {
             return None;
         }
         let shared = &self.peers.shared;
-        // Who has that tuple knows whether it can be had again.
+        // The worker that has that tuple knows whether the tuple can be used again.
         shared.directory.owner(&key).or_else(|| shared.assign(&key)).filter(|to| *to != self.peers.index)
     }
 

@@ -73,7 +73,7 @@ pub(in crate::worker) struct ReceiveQueue {
     pub(in crate::worker) unpublished: bool,
     /// Bytes given to the guest in this turn.
     pub(in crate::worker) moved: usize,
-    /// Who watches the frames; see [`crate::tap`].
+    /// The taps by which operators watch the frames; see [`crate::tap`].
     pub(in crate::worker) taps: Option<Box<Taps>>,
     waiting: VecDeque<Vec<u8>>,
     /// The guest leaves: datagrams wait with the other frames while there is no ring.

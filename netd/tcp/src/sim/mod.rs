@@ -49,7 +49,7 @@ impl Packet {
     }
 }
 
-/// Who ends a direction, and when.
+/// When an end closes its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Close {
     /// As soon as everything was sent.

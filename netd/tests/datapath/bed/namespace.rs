@@ -34,7 +34,7 @@ impl Namespace {
             namespace.sysctl(&format!("ipv6/conf/{family}/accept_dad"), "0");
             namespace.sysctl(&format!("ipv6/conf/{family}/accept_ra"), "0");
         }
-        // A container runtime's defaults: sockets of ICMP for everyone.
+        // A container runtime's defaults: sockets of ICMP for every group.
         namespace.sysctl("ipv4/ping_group_range", "0 2147483647");
         Ok(namespace)
     }
@@ -140,7 +140,7 @@ impl Namespace {
 pub(crate) struct Listener(Socket);
 
 impl Listener {
-    /// The next connection and whom it is from.
+    /// The next connection and the address of its peer.
     pub(crate) fn accept(&self) -> (TcpStream, SocketAddr) {
         let (socket, from): (Socket, SockAddr) = self.0.accept().expect("no connection came");
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();

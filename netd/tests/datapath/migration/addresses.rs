@@ -24,7 +24,7 @@ fn a_guest_keeps_its_addresses_in_a_pod_that_has_others() {
     with_place(|place| {
         renumber(place);
         let old: Vec<_> = cases().map(|(family, by)| open(place, family, by)).collect();
-        // Nobody repairs what has no address there.
+        // No helper repairs a connection whose address the new pod does not have.
         place.helper = None;
         let target = place.target();
         let moved = place.migrate_to(target, None);

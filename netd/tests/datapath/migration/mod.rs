@@ -21,7 +21,7 @@ use place::families;
 pub(crate) use place::{Place, Ports};
 use streams::{Stream, drain, fill, fill_on};
 
-/// Who opens a connection.
+/// The side that opens a connection.
 #[derive(Clone, Copy, Debug)]
 enum Opener {
     Guest,
@@ -164,10 +164,10 @@ fn a_migration_that_fails_after_the_dump_costs_no_connection() {
         for round in 0..3u64 {
             let positions = place.stop_guest();
             let state = place.pump.double().unwrap().save().unwrap();
-            // Nobody hears of it, a target takes it and dies, or one refuses it.
+            // No target hears of the state, a target takes it and dies, or a target refuses it.
             if round > 0 {
                 let target = place.target();
-                let helper = Helper::serve(&target.vhost_user(), Fault::None, || panic!("nobody arrives"));
+                let helper = Helper::serve(&target.vhost_user(), Fault::None, || panic!("a guest arrives"));
                 let state = if round == 1 { &state[..] } else { &state[..state.len() - 8] };
                 let loaded = place.pump.double().unwrap().load(target.dial(), state);
                 assert_eq!(loaded.is_ok(), round == 1);
@@ -243,7 +243,7 @@ fn without_a_helper_connections_are_reset_at_both_ends_and_new_ones_work() {
         place.helper = None;
         let target = place.target();
         let moved = place.migrate_to(target, None);
-        // Nobody has told that the guest is here, so the address is moved as it would be without.
+        // No helper is told that the guest is here, so the address is moved without such a message.
         for (_, world) in &open {
             assert_reset(world);
         }

@@ -6,8 +6,8 @@
 //!                                        10.9.0.2/24, fd00:9::2/64          10.9.0.1/24, fd00:9::1/64
 //! ```
 //!
-//! A pod that is silent is at another bridge, where nobody is. The guest moves as with QEMU: memory is copied by the dirty
-//! log while it runs, and the state goes through the frontend's pipes.
+//! A pod that is silent is at another bridge, where no peer is. The guest moves as with QEMU: memory is copied by the
+//! dirty log while it runs, and the state goes through the frontend's pipes.
 
 use std::fs::File;
 use std::io::Read;
@@ -46,7 +46,7 @@ pub(crate) enum Ports {
 /// A netd process in a pod.
 pub(crate) struct Process {
     daemon: Daemon,
-    /// The end of who steers its ports.
+    /// The end of the helper that steers its ports.
     steering: Option<Socket>,
     dir: TempDir,
 }
@@ -172,7 +172,7 @@ impl Place {
                  link set {name} up\n"
             ));
         }
-        // Nobody answers there.
+        // The world does not answer at the second bridge.
         world.sysctl("ipv4/conf/br1/arp_ignore", "8");
         world.sysctl("ipv6/conf/br1/disable_ipv6", "1");
         world.ip("addr add 10.9.0.1/24 dev br0\naddr add fd00:9::1/64 dev br0 nodad\n");

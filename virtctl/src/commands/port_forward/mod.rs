@@ -57,7 +57,7 @@ pub(super) async fn run(cluster: &Cluster, args: &PortForward) -> anyhow::Result
         };
         lines.push(format!("forwarding {} {bound} to {}", forward.protocol, forward.remote));
     }
-    // Only when all ports are there: who waits for the last line can use the first.
+    // Only when all ports are there: a program that waits for the last line can use the first port.
     for line in lines {
         say(&line)?;
     }
@@ -88,7 +88,7 @@ fn doing(forward: &Forward) -> String {
 /// Sees to it that a wrong name is told now, not by the first connection.
 async fn check(cluster: &Cluster, object: &Object) -> anyhow::Result<()> {
     match cluster.get(object).await {
-        // Who may forward ports need not be allowed to read the object.
+        // A user who may forward ports need not be allowed to read the object.
         Err(error) if error.code() == Some(403) => {}
         Err(error) => return Err(error.explain("forward ports of", object)),
         Ok(found) => {

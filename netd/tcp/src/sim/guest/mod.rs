@@ -186,7 +186,7 @@ impl Reference {
         self.irs = p.seq;
         self.expected = 1;
         assert_eq!(p.has(TcpFlags::ACK), self.habits.opens);
-        // RFC 7323 2.2: both offer it or nobody uses it.
+        // RFC 7323 2.2: both ends offer it or neither uses it.
         self.scales = p.scale.is_some() && self.habits.scale.is_some();
         assert!(p.scale.is_none() || !self.habits.opens || self.scales, "window scale was not offered");
         self.peer_scale = p.scale.filter(|_| self.scales).unwrap_or(0);
