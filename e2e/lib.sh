@@ -56,11 +56,15 @@ artefact() { local root
 # recipe NAME: the script that makes the artefact.
 recipe() { local d; for d in "$E2E" "$E2E/cluster"; do [ ! -x "$d/mk-$1" ] || { echo "$d/mk-$1"; return; }; done; die "there is no mk-$1"; }
 
-# build NAME...: builds the artefacts that are not there yet by mk-<name> OUT. One builder at a time. What takes long
-# shows the last line of its log now and then.
+# needs NAME: the artefacts that its recipe reads, by the recipe's own words.
+needs() { { grep -oE '\$\(artefact [a-z-]+\)|\bin_root\b' "$(recipe "$1")" || true; } | sed 's/^in_root$/root/; s/.*artefact //; s/)$//' | sort -u; }
+
+# build NAME...: builds the artefacts that are not there yet by mk-<name> OUT, and first what they need. One builder at a
+# time. What takes long shows the last line of its log now and then.
 build() { local name dir tmp t0 ticker
   for name; do
     dir=$(artefact "$name"); [ -d "$dir" ] && continue
+    build $(needs "$name")
     mkdir -p "$CACHE"; exec 8>"$CACHE/.$name.lock"; flock 8
     if [ ! -d "$dir" ]; then
       say "building $name"; t0=$SECONDS

@@ -8,7 +8,7 @@ layer() { local dir=$1 tar=$2; shift 2
   sha256sum <"$tar" | cut -c1-64 >"$tar.sha256"; }
 
 # image OUT REFERENCE CONFIG TAR...: an image of these layers, bottom first. CONFIG is the JSON of the OCI image
-# configuration's "config". OUT is replaced at once, so that a program that reads it sees one image.
+# configuration's "config". OUT is replaced at once, so that whoever reads it sees one image.
 image() { local out=$1 reference=$2 config=$3 tmp tar digest diffs=() layers=(); shift 3
   tmp=$(mktemp -d "$out.XXXXXX"); mkdir "$tmp/blobs" "$tmp/blobs/sha256"
   for tar; do

@@ -1,4 +1,4 @@
-// The registry of the test bed: keeps what is pushed to it as long as it runs, on port 5000, without TLS and for every client.
+// The registry of the test bed: keeps what is pushed to it as long as it runs, on port 5000, without TLS and for anyone.
 package main
 
 import (
