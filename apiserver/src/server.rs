@@ -198,7 +198,7 @@ async fn answer(
     turn: Turn<'_>,
     source: IpAddr,
 ) -> Result<Vec<u8>, Status> {
-    let request = review.into_request().map_err(Status::bad_request)?;
+    let request = review.into_request().map_err(|error| Status::bad_request(error.to_string()))?;
     // Not the review's own text: a label of a metric lives as long as the process.
     let operation =
         hook.operations.iter().find(|known| **known == request.operation).copied().unwrap_or("other");

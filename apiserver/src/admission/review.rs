@@ -22,18 +22,33 @@ pub struct Review {
     pub request: Option<Request>,
 }
 
+/// Why a document is no review that virt-api can answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    /// The document is of another version or kind.
+    #[error("{version} {kind} is not allowed; {API_VERSION} AdmissionReview is")]
+    Kind {
+        /// `apiVersion` of the document.
+        version: String,
+        /// `kind` of the document.
+        kind: String,
+    },
+    /// The review has no request.
+    #[error("the AdmissionReview has no request")]
+    Empty,
+}
+
 impl Review {
     /// The request, when this is a review of a version that is known.
     ///
     /// # Errors
     ///
-    /// It is something else.
-    pub fn into_request(self) -> Result<Request, String> {
+    /// The document is something else, or has no request.
+    pub fn into_request(self) -> Result<Request, ReviewError> {
         if self.kind != "AdmissionReview" || self.api_version != API_VERSION {
-            let (version, kind) = (self.api_version, self.kind);
-            return Err(format!("{version} {kind} is not allowed; {API_VERSION} AdmissionReview is"));
+            return Err(ReviewError::Kind { version: self.api_version, kind: self.kind });
         }
-        self.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
+        self.request.ok_or(ReviewError::Empty)
     }
 }
 

@@ -249,7 +249,7 @@ impl Notify for Hears {
         self.listens()?;
         let event: K8sEvent = serde_json::from_slice(&request.into_inner().event_json)
             .map_err(|error| Status::invalid_argument(format!("eventJSON: {error}")))?;
-        check(&event).map_err(Status::invalid_argument)?;
+        check(&event).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let allowed = match self.bucket.lock() {
             Ok(mut bucket) => bucket.take(Instant::now()),
             Err(poisoned) => poisoned.into_inner().take(Instant::now()),
@@ -267,14 +267,23 @@ fn ending<T>(_: mpsc::error::SendError<T>) -> Status {
     Status::unavailable("virt-handler is ending")
 }
 
+/// Why an event is not passed on.
+#[derive(Debug, thiserror::Error)]
+enum EventError {
+    #[error("type {0:?}: Normal and Warning are allowed")]
+    Type(String),
+    #[error("reason {0:?}: 1 to 128 letters and digits are allowed")]
+    Reason(String),
+}
+
 /// Whether an event can be passed on.
-fn check(event: &K8sEvent) -> Result<(), String> {
+fn check(event: &K8sEvent) -> Result<(), EventError> {
     let (kind, reason) = (&event.kind, &event.reason);
     if !["Normal", "Warning"].contains(&kind.as_str()) {
-        return Err(format!("type {kind:?}: Normal and Warning are allowed"));
+        return Err(EventError::Type(kind.clone()));
     }
     if reason.is_empty() || reason.len() > 128 || !reason.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        return Err(format!("reason {reason:?}: 1 to 128 letters and digits are allowed"));
+        return Err(EventError::Reason(reason.clone()));
     }
     Ok(())
 }
@@ -331,7 +340,7 @@ mod tests {
             message: String::new(),
         };
         check(&event("Warning", "DiskSlow")).unwrap();
-        assert!(check(&event("Bad", "X")).unwrap_err().contains("\"Bad\""));
+        assert!(check(&event("Bad", "X")).unwrap_err().to_string().contains("\"Bad\""));
         check(&event("Normal", "")).unwrap_err();
         check(&event("Normal", "two words")).unwrap_err();
     }

@@ -140,16 +140,27 @@ pub(super) fn rule_to_proto(r: PortRule) -> proto::PortRule {
     proto::PortRule { transport: transport.into(), pod: r.pod.into(), guest: r.guest.into() }
 }
 
-/// A rule that a client sent, or what is wrong with it.
-pub(super) fn rule(r: &proto::PortRule) -> Result<PortRule, String> {
+/// What is wrong with a rule that a client sent.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RuleError {
+    /// The rule names no transport.
+    #[error("transport: TCP or UDP is needed")]
+    Transport,
+    /// The rule's `field` is no port.
+    #[error("{field}: {value} is not allowed; a port from 1 to 65535 is")]
+    Port { field: &'static str, value: u32 },
+}
+
+/// A rule that a client sent.
+pub(super) fn rule(r: &proto::PortRule) -> Result<PortRule, RuleError> {
     let proto = match r.transport() {
         proto::Transport::Tcp => Proto::Tcp,
         proto::Transport::Udp => Proto::Udp,
-        proto::Transport::Unspecified => return Err("transport: TCP or UDP is needed".into()),
+        proto::Transport::Unspecified => return Err(RuleError::Transport),
     };
-    let port = |field: &str, n: u32| match u16::try_from(n) {
-        Ok(n) if n != 0 => Ok(n),
-        _ => Err(format!("{field}: {n} is not allowed; a port from 1 to 65535 is")),
+    let port = |field, value: u32| match u16::try_from(value) {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(RuleError::Port { field, value }),
     };
     Ok(PortRule { proto, pod: port("pod", r.pod)?, guest: port("guest", r.guest)? })
 }

@@ -358,9 +358,10 @@ fn rules_that_name_no_port_are_refused() {
         rule(proto::Transport::Tcp, 80, 8080),
         Ok(PortRule { proto: Proto::Tcp, pod: 80, guest: 8080 })
     );
-    assert!(rule(proto::Transport::Unspecified, 80, 80).is_err());
-    assert!(rule(proto::Transport::Udp, 0, 80).unwrap_err().starts_with("pod: 0 "));
-    assert!(rule(proto::Transport::Udp, 80, 65_536).unwrap_err().starts_with("guest: 65536 "));
+    assert_eq!(rule(proto::Transport::Unspecified, 80, 80), Err(convert::RuleError::Transport));
+    assert_eq!(rule(proto::Transport::Udp, 0, 80), Err(convert::RuleError::Port { field: "pod", value: 0 }));
+    let guest = rule(proto::Transport::Udp, 80, 65_536).unwrap_err();
+    assert_eq!(guest.to_string(), "guest: 65536 is not allowed; a port from 1 to 65535 is");
 }
 
 #[test]
