@@ -141,8 +141,8 @@ impl Pods {
         activate(&self.runtime, self.there())
     }
 
-    /// The guest runs in the other pod, and its hypervisor here has ended: so does the backend, and then this pod is
-    /// silenced.
+    /// The guest runs in the other pod, and its hypervisor here has ended: so does the backend, and then no peer
+    /// hears this pod.
     ///
     /// # Errors
     /// It does not come to that.
