@@ -15,10 +15,25 @@ use super::containers::own;
 use super::volumes::{Storage, mount, pod_volume};
 use super::{Images, TemplateError};
 
-/// Starts virtiofsd, at Debian's and upstream's place, with as many open files as its first argument says, or as the node lets a
+/// Runs virtiofsd, at Debian's and upstream's place, with as many open files as the first argument says, or as the node lets a
 /// container have, where that is less: virtiofsd itself ends where it cannot have what it is told.
-const START: &str = "most=$(ulimit -Hn); [ \"$most\" != unlimited ] && [ \"$most\" -lt \"$1\" ] || most=$1; \
-                     ulimit -n \"$most\"; shift; exec /usr/libexec/virtiofsd --rlimit-nofile=0 \"$@\"";
+///
+/// The shell stays the container's first process, for the kubelet's SIGTERM comes to all containers of a deleted pod at once, and
+/// virtiofsd would end at it: the guest, which is asked to shut down in the same moment, would wait for its files, until its grace
+/// period were over. So a virtiofsd that has a client (02 and 03 are the states of its connection, proc_net_unix(5)) ends by that
+/// client alone; one that has none ends at the signal.
+const START: &str = "\
+trap 'exit 143' TERM
+most=$(ulimit -Hn); [ \"$most\" != unlimited ] && [ \"$most\" -lt \"$1\" ] || most=$1
+ulimit -n \"$most\"
+socket=$2
+shift 2
+/usr/libexec/virtiofsd --rlimit-nofile=0 --socket-path=\"$socket\" \"$@\" &
+server=$!
+trap 'grep -q \" 0[23] *[0-9]* $socket\\$\" /proc/net/unix || kill $server' TERM
+while wait $server; status=$?; kill -0 $server 2>/dev/null; do :; done
+exit $status
+";
 
 /// The containers of `vmi`. Each has its volume at the place where `compute` has it, by `storage`.
 ///
@@ -43,7 +58,7 @@ pub(super) fn containers(
         let files = mounted.ok_or_else(|| TemplateError::NoFiles { field: field() })?.clone();
         let arguments = [
             open_files(&resources.virtiofs).to_string(),
-            format!("--socket-path={}", path::virtiofs_socket(name).display()),
+            path::virtiofs_socket(name).display().to_string(),
             format!("--shared-dir={}", files.mount_path),
             "--sandbox=none".into(),
             "--cache=auto".into(),

@@ -18,6 +18,9 @@ use crate::artefacts::{artefact, program_dir};
 pub const BOOT: Duration = Duration::from_secs(180);
 /// What the control plane and the node agent do with a running machine.
 pub const SOON: Duration = Duration::from_secs(60);
+/// The end of a pod that is deleted just as its container `compute` ends. containerd may lose that end then (its shim is gone before it
+/// answers the stop), and the kubelet lets the sidecars run for the whole grace period, 60 s.
+pub const GONE: Duration = Duration::from_secs(100);
 /// libvirt in a launcher's pod.
 const LIBVIRT: &str = "qemu+unix:///session?socket=/var/run/libvirt/x/libvirt/libvirt-sock";
 

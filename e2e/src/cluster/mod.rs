@@ -41,7 +41,7 @@ pub use dynamic::{DynamicNetworks, prepare_dynamic_networks};
 pub use flat::Flat;
 pub use guest::{Binding, Guest, counter};
 pub use istio::{Istio, prepare_istio};
-pub use machine::{BOOT, Manifest, Running, SOON};
+pub use machine::{BOOT, GONE, Manifest, Running, SOON};
 pub use namespace::{Namespace, Security};
 pub use network::{FIRST_NETWORK, Joined, SEGMENT};
 pub use node::{Down, Node};

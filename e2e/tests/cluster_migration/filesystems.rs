@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{Cluster, GONE, Manifest, Namespace, SOON, Security};
+use serde_json::json;
 
 use crate::claims::Volume;
 use crate::moving::Machine;
@@ -52,6 +53,7 @@ fn a_guest_has_files_of_a_claim_and_of_objects_and_moves_with_them() {
     };
     let mut machine = Machine::start(&namespace, &manifest);
     let source = machine.pod();
+    ends_without_a_client(&namespace, &source);
     for name in NAMES {
         machine.sh(&format!("mkdir -p /mnt/{name} && mount -t virtiofs {name} /mnt/{name}"));
     }
@@ -80,7 +82,34 @@ fn a_guest_has_files_of_a_claim_and_of_objects_and_moves_with_them() {
     assert_eq!(machine.sh("cat /mnt/data/deep/file"), "first");
     assert_objects(&mut machine, namespace.name());
 
-    // virtiofsd ends with its machine, so that the pod does.
+    // The guest has its files until it has shut down; and virtiofsd ends with its machine, so that the pod does.
     namespace.virtctl(&["stop", "vm"]).unwrap();
-    namespace.wait_gone::<Pod>(&target.name_any(), SOON).unwrap();
+    namespace.wait_gone::<Pod>(&target.name_any(), GONE).unwrap();
+    let events =
+        ["get", "events", "--field-selector", "involvedObject.kind=VirtualMachineInstance,reason=Stopped"];
+    let events = namespace.kubectl(&events).unwrap();
+    assert!(events.contains("the machine was shut down: the guest shut down"), "{events}");
+}
+
+/// A pod whose machine does not come has no client for its virtiofsd, and waits for none when it is deleted.
+fn ends_without_a_client(namespace: &Namespace<'_>, pod: &Pod) {
+    let spec = pod.spec.as_ref().unwrap();
+    let container = spec.containers.iter().find(|container| container.name == "virtiofs-settings").unwrap();
+    let volumes: Vec<_> = container
+        .volume_mounts
+        .iter()
+        .flatten()
+        .map(|mount| json!({"name": mount.name, "emptyDir": {}}))
+        .collect();
+    let alone = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone"},
+        "spec": {
+            "containers": [container], "volumes": volumes, "securityContext": spec.security_context,
+            "terminationGracePeriodSeconds": 600, "automountServiceAccountToken": false,
+        },
+    });
+    namespace.apply(&alone.to_string()).unwrap();
+    namespace.wait_pod("alone", SOON).unwrap();
+    namespace.kubectl(&["delete", "pod", "alone", "--wait=false"]).unwrap();
+    namespace.wait_gone::<Pod>("alone", SOON).unwrap();
 }

@@ -13,15 +13,12 @@ use podvirt_api::v1::{
     VirtualMachineInstanceMigrationState as State,
 };
 use podvirt_e2e::Console;
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, Running, SOON};
+use podvirt_e2e::cluster::{BOOT, Cluster, GONE, Manifest, Namespace, Node, Running, SOON};
 
 /// A command in the guest.
 pub(crate) const COMMAND: Duration = Duration::from_secs(30);
 /// A target pod, and 256 MiB of memory through three processes, on a busy machine.
 pub(crate) const MOVE: Duration = Duration::from_secs(180);
-/// The end of a pod that is deleted just as its container `compute` ends. containerd may lose that end then (its shim is gone before it
-/// answers the stop), and the kubelet lets the sidecars run for the whole grace period, 60 s.
-const GONE: Duration = Duration::from_secs(100);
 /// A connection and its answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The port of the tiny guest's greeter.
@@ -198,7 +195,7 @@ impl<'n> Machine<'n> {
         assert_ne!(instance.status.node_name, from);
         assert_eq!((&state.source_node, &state.target_node), (&from, &instance.status.node_name));
         assert_eq!((state.completed, state.failed.unwrap_or(false)), (Some(true), false), "{state:?}");
-        self.namespace.wait_gone::<Pod>(&source.name_any(), SOON).unwrap();
+        self.namespace.wait_gone::<Pod>(&source.name_any(), GONE).unwrap();
         let target = self.pod();
         assert_eq!(Some(target.name_any()), state.target_pod);
         let active: Vec<_> = instance.status.active_pods.into_iter().collect();

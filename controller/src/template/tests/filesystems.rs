@@ -31,7 +31,7 @@ fn each_file_system_has_a_container_with_its_files_and_its_socket() {
             container.args.as_ref().unwrap(),
             &[
                 "65536".to_owned(),
-                format!("--socket-path=/var/run/kubevirt/virtiofs-containers/{name}.sock"),
+                format!("/var/run/kubevirt/virtiofs-containers/{name}.sock"),
                 format!("--shared-dir={place}"),
                 "--sandbox=none".into(),
                 "--cache=auto".into(),
