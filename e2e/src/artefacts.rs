@@ -48,3 +48,47 @@ pub fn program_dir(name: &str) -> Result<PathBuf> {
     ensure!(dir.join(name).exists(), "{} is not built: run make build", dir.join(name).display());
     Ok(dir)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a script prints that knows the functions of `lib.sh` and has a directory of its own, `$D`.
+    fn bash(commands: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let sourced = format!("set -eu; . \"$0\"; D=$1; {commands}");
+        let out = Command::new("bash")
+            .args(["-c", &sourced])
+            .arg(script("lib.sh"))
+            .arg(dir.path())
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    #[test]
+    fn what_a_recipe_reads_is_built_before_it() {
+        let built = bash(
+            "CACHE=$D; artefact() { echo $D/$1-key; }; recipe() { echo $D/mk-$1; }
+             for name in low middle high; do printf '#!/bin/sh -e\\nmkdir $1; echo %s >>%s\\n' $name $D/order >$D/mk-$name; done
+             echo '# $(artefact low)' >>$D/mk-middle
+             echo '# $(artefact middle), and $(artefact low) again' >>$D/mk-high
+             chmod +x $D/mk-*; build high low; cat $D/order",
+        );
+        assert_eq!(built, "low\nmiddle\nhigh\n");
+    }
+
+    #[test]
+    fn a_changed_recipe_renews_what_is_made_of_it() {
+        let kept = bash(
+            "names=$(sed -n 's/^    \\([a-z-]*\\)) echo.*/\\1/p' $E2E/lib.sh)
+             [ $(echo $names | wc -w) -gt 20 ]; cp -r $E2E/. $D; E2E=$D
+             for name in $names; do for part in $name $(needs $name); do
+                 before=$(artefact $name); echo >>$(recipe $part)
+                 [ $before != $(artefact $name) ] || echo $name stays when mk-$part changes
+             done; done",
+        );
+        assert_eq!(kept, "");
+    }
+}
