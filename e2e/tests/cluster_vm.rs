@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::v1;
-use podvirt_e2e::cluster::{BOOT, Cluster, GONE, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
 
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -106,7 +105,7 @@ fn restricted_namespace_runs_a_machine_that_pods_reach_and_that_reaches_services
     console.wait_for("Power down", SOON).unwrap();
     namespace.wait_gone::<v1::VirtualMachine>("vm", SOON).unwrap();
     namespace.wait_gone::<v1::VirtualMachineInstance>("vm", SOON).unwrap();
-    namespace.wait_gone::<Pod>(&pod.name_any(), GONE).unwrap();
+    namespace.wait_ended(&pod).unwrap();
 }
 
 #[test]

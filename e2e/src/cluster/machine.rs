@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::ListParams;
 use podvirt_api::v1;
 use podvirt_bed_tools::Console;
@@ -21,6 +22,10 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// The end of a pod that is deleted just as its container `compute` ends. containerd may lose that end then (its shim is gone before it
 /// answers the stop), and the kubelet lets the sidecars run for the whole grace period, 60 s.
 pub const GONE: Duration = Duration::from_secs(100);
+/// The end of a pod's machine: before the grace period is over, at whose end the kubelet kills what is left.
+const ENDED: Duration = Duration::from_secs(45);
+/// Programs of the containers that the kubelet ends behind `compute`, and of the pod itself (the cluster's pause image).
+const BEHIND: [&str; 4] = ["netd", "container-disk", "tini", "sleep"];
 /// libvirt in a launcher's pod.
 const LIBVIRT: &str = "qemu+unix:///session?socket=/var/run/libvirt/x/libvirt/libvirt-sock";
 
@@ -141,6 +146,34 @@ impl Cluster {
 }
 
 impl Namespace<'_> {
+    /// Waits for the end of a launcher's pod whose machine ends. From 45 s on, up to [`GONE`], it may stay by the containers alone that
+    /// the kubelet ends behind `compute`: then containerd has lost the end of `compute`.
+    ///
+    /// # Errors
+    /// It stays, or a process of its machine is left after 45 s.
+    pub fn wait_ended(&self, pod: &Pod) -> Result<()> {
+        let name = pod.name_any();
+        let Err(late) = self.wait_gone::<Pod>(&name, ENDED) else { return Ok(()) };
+        let left = self.processes(pod)?;
+        ensure!(left.iter().all(|program| BEHIND.contains(&program.as_str())), "{left:?} are left: {late:#}");
+        eprintln!("{name} is left with {left:?}: containerd has lost the end of a container");
+        self.wait_gone::<Pod>(&name, GONE.saturating_sub(ENDED))
+    }
+
+    /// The programs that run in a pod.
+    fn processes(&self, pod: &Pod) -> Result<Vec<String>> {
+        let uid = pod.metadata.uid.as_deref().context("a pod without a UID")?;
+        // One that ends meanwhile has no name any more.
+        let show = format!(
+            "grep -ls {uid} /proc/[0-9]*/cgroup | while read -r file; do cat \"${{file%cgroup}}comm\" 2>/dev/null || true; done"
+        );
+        let mut all = Vec::new();
+        for number in [1, 2] {
+            all.extend(self.cluster().node(number).run(&["sh", "-c", &show])?.lines().map(str::to_owned));
+        }
+        Ok(all)
+    }
+
     /// Runs virtctl in this namespace and returns what it printed.
     ///
     /// # Errors

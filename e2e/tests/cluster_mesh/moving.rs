@@ -10,7 +10,7 @@ use podvirt_api::v1::{
     VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationPhase as Phase,
 };
 use podvirt_e2e::cluster::mesh::{Mesh, Proxy};
-use podvirt_e2e::cluster::{BOOT, Binding, GONE, Manifest, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Binding, Manifest, SOON, Security};
 
 use crate::machine::{GREETER, Machine, SSH, cluster, greeted};
 use crate::sidecar::INJECT;
@@ -24,7 +24,7 @@ fn moves(machine: &mut Machine<'_>) {
     assert_eq!(over.status.phase, Some(Phase::Succeeded), "{}", machine.namespace.report());
     let source = machine.pod();
     // It is deleted when all of its containers have ended.
-    machine.namespace.wait_gone::<Pod>(&source, GONE).unwrap();
+    machine.namespace.wait_gone::<Pod>(&source, SOON).unwrap();
     machine.look_again("vm");
     assert_ne!(machine.pod.name_any(), source);
 }

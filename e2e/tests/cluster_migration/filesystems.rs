@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use podvirt_e2e::cluster::{Cluster, GONE, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, SOON, Security};
 use serde_json::json;
 
 use crate::claims::Volume;
@@ -84,7 +84,7 @@ fn a_guest_has_files_of_a_claim_and_of_objects_and_moves_with_them() {
 
     // The guest has its files until it has shut down; and virtiofsd ends with its machine, so that the pod does.
     namespace.virtctl(&["stop", "vm"]).unwrap();
-    namespace.wait_gone::<Pod>(&target.name_any(), GONE).unwrap();
+    namespace.wait_ended(&target).unwrap();
     let events =
         ["get", "events", "--field-selector", "involvedObject.kind=VirtualMachineInstance,reason=Stopped"];
     let events = namespace.kubectl(&events).unwrap();

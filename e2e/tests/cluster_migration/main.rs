@@ -28,10 +28,9 @@ mod volumes;
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Service;
 use moving::{Connection, FromGuest, Machine};
-use podvirt_e2e::cluster::{Cluster, GONE, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, SOON, Security};
 
 /// A machine in its pod's place, and by what it may move nonetheless.
 const IN_PLACE: &str = "interfaces: [{name: default, bridge: {}}]";
@@ -78,7 +77,7 @@ fn a_machine_moves_and_comes_back() {
     // It ends as any other, wherever it is.
     let pod = machine.pod();
     namespace.kubectl(&["delete", "vm", "vm", "--wait=false"]).unwrap();
-    namespace.wait_gone::<Pod>(&pod.name_any(), GONE).unwrap();
+    namespace.wait_ended(&pod).unwrap();
 }
 
 #[test]

@@ -195,7 +195,7 @@ impl<'n> Machine<'n> {
         assert_ne!(instance.status.node_name, from);
         assert_eq!((&state.source_node, &state.target_node), (&from, &instance.status.node_name));
         assert_eq!((state.completed, state.failed.unwrap_or(false)), (Some(true), false), "{state:?}");
-        self.namespace.wait_gone::<Pod>(&source.name_any(), GONE).unwrap();
+        self.namespace.wait_ended(source).unwrap();
         let target = self.pod();
         assert_eq!(Some(target.name_any()), state.target_pod);
         let active: Vec<_> = instance.status.active_pods.into_iter().collect();
