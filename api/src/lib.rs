@@ -25,6 +25,7 @@ pub mod admission;
 pub mod attachment;
 pub mod backup;
 pub mod bridge;
+pub mod budget;
 pub mod cdi;
 pub mod csi;
 pub mod defaults;
