@@ -49,6 +49,7 @@ pub mod model;
 pub mod names;
 pub mod netd;
 mod parse;
+pub mod patch;
 pub mod plugin;
 pub mod policy;
 pub mod problem;
