@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::duration;
+use crate::names::limits::object_name;
 use crate::v1::{ExportCondition, ExportConditionType, VirtualMachineExport};
 
 /// Group of exports.
@@ -164,12 +165,12 @@ pub fn token_secret_name(export: &str) -> String {
 
 /// Name of the ConfigMap with what manifests are made of.
 pub fn manifest_name(export: &str) -> String {
-    format!("exporter-vm-manifest-{export}")
+    object_name(&format!("exporter-vm-manifest-{export}"))
 }
 
 /// Name of the claim that a snapshot's claim is restored to.
 pub fn restored_name(export: &str, claim: &str) -> String {
-    format!("{export}-{claim}")
+    object_name(&format!("{export}-{claim}"))
 }
 
 /// Name of a claim's volume in the exporter pod.

@@ -38,6 +38,8 @@ const LONGEST: usize = 58;
 pub fn base(machine: &str) -> String {
     let mut base = format!("{PERSISTENT_STATE_FOR}-{machine}");
     base.truncate(LONGEST - 1);
+    // A hyphen follows, with which a part of a DNS name cannot begin.
+    base.truncate(base.trim_end_matches(['.', '-']).len());
     base
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{object_at, same};
 use crate::mac::MacAddr;
+use crate::names::limits::{MAX_OBJECT_NAME_BYTES, name_before};
 use crate::problem::{Problems, Reason};
 use crate::v1;
 
@@ -72,7 +73,10 @@ pub fn validate_restore(object: &Value, others: &[v1::VirtualMachineRestore]) ->
 /// What a clone makes, where it does not say: `suffix` are the last letters of the name.
 pub fn mutate_clone(object: &mut Value, suffix: &str) {
     let Some(name) = object["spec"]["source"]["name"].as_str() else { return };
-    let name = format!("clone-{name}-{suffix}");
+    let name = format!(
+        "{}-{suffix}",
+        name_before(&format!("clone-{name}"), suffix.len() + 1, MAX_OBJECT_NAME_BYTES)
+    );
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
     if spec.get("target").is_none_or(Value::is_null) {
         spec.insert("target".into(), json!({"apiGroup": MACHINES, "kind": MACHINE, "name": name}));

@@ -12,6 +12,8 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::names::label_value;
+use crate::names::limits::object_name;
 use crate::v1::{self, VirtualMachine};
 
 use super::matcher::{Scope, Subject};
@@ -61,12 +63,12 @@ pub fn revision(vm: &VirtualMachine, subject: Subject, scope: Scope, object: &Va
     }
     let mut revision = ControllerRevision { data: Some(RawExtension(data)), ..ControllerRevision::default() };
     let metadata = &mut revision.metadata;
-    metadata.name = Some(format!("{machine}-{name}-{VERSION}-{uid}-{generation}"));
+    metadata.name = Some(object_name(&format!("{machine}-{name}-{VERSION}-{uid}-{generation}")));
     metadata.namespace.clone_from(&vm.metadata.namespace);
     let labels = [
         (GENERATION_LABEL, generation.to_string()),
         (REVISION_KIND_LABEL, kind.to_owned()),
-        (NAME_LABEL, name),
+        (NAME_LABEL, label_value(&name)),
         (UID_LABEL, uid),
         (VERSION_LABEL, VERSION.to_owned()),
     ];
@@ -122,7 +124,13 @@ pub fn unlabelled(revision: &ControllerRevision, subject: Subject) -> Option<(Sc
 /// Whether a revision keeps an object of this name.
 pub fn is_of(revision: &ControllerRevision, name: &str) -> bool {
     let none = BTreeMap::new();
-    revision.metadata.labels.as_ref().unwrap_or(&none).get(NAME_LABEL).is_some_and(|known| known == name)
+    revision
+        .metadata
+        .labels
+        .as_ref()
+        .unwrap_or(&none)
+        .get(NAME_LABEL)
+        .is_some_and(|known| *known == label_value(name))
 }
 
 /// Whether two revisions keep the same specification.

@@ -5,10 +5,13 @@
 
 use sha1::{Digest as _, Sha1};
 
+use limits::MAX_HOST_NAME_BYTES;
+
 pub mod annotation;
 pub mod condition;
 pub mod event;
 pub mod label;
+pub mod limits;
 pub mod path;
 pub mod pod;
 
@@ -35,9 +38,6 @@ pub fn launcher_generate_name(vmi: &str) -> String {
     format!("virt-launcher-{vmi}-")
 }
 
-/// Longest name of a host (a DNS label), and so of a pod that podvirt names.
-const HOSTNAME_MAX: usize = 63;
-
 /// Name of the launcher pod that is made for `uid`: that of the machine `vmi`, or that of a migration of it.
 ///
 /// It follows from `uid`, so a controller that does not see a pod it has made yet cannot make another.
@@ -50,7 +50,7 @@ pub fn short_name(prefix: &str, uid: &str) -> String {
     // Kubernetes cuts a name that it makes up to what a host name can be; its letters make no words.
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     const SUFFIX: usize = 5;
-    let mut name: String = prefix.chars().take(HOSTNAME_MAX - SUFFIX).collect();
+    let mut name: String = prefix.chars().take(MAX_HOST_NAME_BYTES - SUFFIX).collect();
     // FNV-1a: the same in every version of this program, which the standard library's hash is not.
     let mut hash =
         uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
