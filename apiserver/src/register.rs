@@ -13,6 +13,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use podvirt_api::names::pod::HOTPLUG_PREFIX;
 use podvirt_api::v1::{VirtualMachineBackup, VirtualMachinePool};
 use podvirt_api::{export, instancetype, names, snapshot};
 use serde::de::DeserializeOwned;
@@ -84,10 +85,10 @@ impl Registration {
         });
         if evicts {
             // Other pods are not our business.
-            webhook["matchConditions"] = json!([{
-                "name": "launcher-pods",
-                "expression": format!("request.name.startsWith('{LAUNCHER_PREFIX}')"),
-            }]);
+            let starts = [LAUNCHER_PREFIX, HOTPLUG_PREFIX]
+                .map(|prefix| format!("request.name.startsWith('{prefix}')"));
+            webhook["matchConditions"] =
+                json!([{"name": "launcher-pods", "expression": starts.join(" || ")}]);
         }
         if hook.task == Task::Alone(Alone::ValidateVmStatus) {
             // The controllers tell what is while no virt-api runs, too.
@@ -241,6 +242,11 @@ mod tests {
             assert_eq!(hook.side_effects, if evicts { "NoneOnDryRun" } else { "None" });
             let of_status = hook.name.contains("status");
             assert_eq!(hook.match_conditions.is_some(), evicts || of_status);
+            if let Some(conditions) = hook.match_conditions.as_ref().filter(|_| evicts) {
+                let launchers_and_attachments =
+                    "request.name.startsWith('virt-launcher-') || request.name.startsWith('hp-volume-')";
+                assert_eq!(conditions[0].expression, launchers_and_attachments);
+            }
             if let Some(conditions) = hook.match_conditions.filter(|_| of_status) {
                 let daemons = ["apiserver", "controller", "handler"]
                     .map(|name| format!("'system:serviceaccount:kubevirt:kubevirt-{name}'"))

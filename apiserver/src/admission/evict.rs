@@ -1,4 +1,8 @@
-//! What an eviction of a launcher pod means for its machine.
+//! What an eviction of a launcher pod, or of an attachment pod, means for its machine.
+//!
+//! An attachment pod holds the claims of disks that are plugged into a running machine. Its eviction is held back for as long as its
+//! launcher pod, which owns it, lives: without the pod the node unmounts the disks under the guest. It goes with the launcher.
+//! A launcher's eviction goes by the machine's strategy:
 //!
 //! | strategy | the machine can be migrated | it cannot |
 //! |---|---|---|
@@ -45,6 +49,23 @@ pub fn machine_of(pod: &Pod) -> Option<&str> {
     pod.metadata.annotations.as_ref()?.get(annotation::DOMAIN).map(String::as_str)
 }
 
+/// Name and UID of the launcher pod that owns `pod`, if it is an attachment pod.
+pub fn launcher_of(pod: &Pod) -> Option<(&str, &str)> {
+    let labels = pod.metadata.labels.as_ref()?;
+    if labels.get(label::APP).map(String::as_str) != Some(label::APP_HOTPLUG) {
+        return None;
+    }
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Pod")?;
+    Some((&owner.name, &owner.uid))
+}
+
+/// Whether all containers of a pod have ended for good.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 /// Judges the eviction of `pod`.
 pub fn judge(pod: &Pod, vmi: &VirtualMachineInstance, config: &KubeVirtConfiguration) -> Verdict {
     if !is_in(vmi, pod) {
@@ -81,7 +102,6 @@ pub fn judge(pod: &Pod, vmi: &VirtualMachineInstance, config: &KubeVirtConfigura
 /// Whether the machine lives in the pod.
 fn is_in(vmi: &VirtualMachineInstance, pod: &Pod) -> bool {
     let over = matches!(vmi.status.phase, Some(Phase::Succeeded | Phase::Failed));
-    let ended = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     let is_target = || pod.metadata.labels.as_ref().is_some_and(|l| l.contains_key(label::MIGRATION_JOB));
     let own = match pod_by_migration(vmi) {
         Some(name) => pod.metadata.name.as_deref() == Some(name),
@@ -89,10 +109,7 @@ fn is_in(vmi: &VirtualMachineInstance, pod: &Pod) -> bool {
     };
     let made_for =
         pod.metadata.labels.as_ref().and_then(|l| l.get(label::CREATED_BY)) == vmi.metadata.uid.as_ref();
-    own && made_for
-        && !over
-        && vmi.metadata.deletion_timestamp.is_none()
-        && !matches!(ended, Some("Succeeded" | "Failed"))
+    own && made_for && !over && vmi.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 
 #[cfg(test)]
@@ -192,6 +209,18 @@ mod tests {
         let target = json!({"metadata": {"name": "virt-launcher-web-p2", "labels": {"kubevirt.io/migrationJobUID": "j1"}}});
         assert_eq!(judged(&pod(json!({})), &moved), Verdict::Allow);
         assert!(matches!(judged(&pod(target), &moved), Verdict::Deny { .. }));
+    }
+
+    #[test]
+    fn only_attachment_pods_have_a_launcher() {
+        let owner = |kind: &str, controls: bool| {
+            json!({"metadata": {"labels": {"kubevirt.io": "hotplug-disk"}, "ownerReferences": [{"apiVersion": "v1",
+                "kind": kind, "name": "virt-launcher-web-p1", "uid": "p1", "controller": controls}]}})
+        };
+        assert_eq!(launcher_of(&pod(owner("Pod", true))), Some(("virt-launcher-web-p1", "p1")));
+        assert_eq!(launcher_of(&pod(owner("Pod", false))), None);
+        assert_eq!(launcher_of(&pod(owner("Job", true))), None);
+        assert_eq!(launcher_of(&pod(json!({}))), None);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Reviews that need other objects than the one under review.
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use podvirt_api::admission::{migration, snapshot};
 use podvirt_api::migration::is_final;
+use podvirt_api::names::pod::HOTPLUG_PREFIX;
 use podvirt_api::names::{self, label};
 use podvirt_api::v1::{
     KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
@@ -85,6 +87,9 @@ async fn evict(
     client: &Client,
 ) -> Result<Response, kube::Error> {
     let allowed = || Ok(Response::allowed(&request.uid));
+    if request.name.starts_with(HOTPLUG_PREFIX) {
+        return evict_attachment(request, client).await;
+    }
     if !request.name.starts_with(evict::LAUNCHER_PREFIX) {
         return allowed();
     }
@@ -119,6 +124,30 @@ async fn evict(
         return Ok(Response::later(&request.uid, message));
     }
     let message = format!("machine {}/{name} keeps changing: try again", request.namespace);
+    Ok(Response::later(&request.uid, message))
+}
+
+/// Judges the eviction of an attachment pod.
+async fn evict_attachment(request: &Request, client: &Client) -> Result<Response, kube::Error> {
+    let allowed = || Ok(Response::allowed(&request.uid));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &request.namespace);
+    let Some(pod) = pods.get_opt(&request.name).await? else { return allowed() };
+    let Some((launcher, uid)) = evict::launcher_of(&pod) else { return allowed() };
+    let owner = pods.get_opt(launcher).await?;
+    let Some(owner) = owner.filter(|owner| owner.metadata.uid.as_deref() == Some(uid)) else {
+        return allowed();
+    };
+    let Some(machine) = evict::machine_of(&owner).filter(|_| !evict::has_ended(&owner)) else {
+        return allowed();
+    };
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &request.namespace);
+    if vmis.get_metadata_opt(machine).await?.is_none() {
+        return allowed();
+    }
+    let message = format!(
+        "pod {} holds disks that are plugged into the running VMI \"{}/{machine}\": it goes with its launcher pod {launcher}",
+        request.name, request.namespace
+    );
     Ok(Response::later(&request.uid, message))
 }
 
@@ -212,6 +241,46 @@ mod tests {
         assert_eq!(asked.lock().unwrap().len(), 0, "the API server was not asked");
         let launcher = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
         assert_eq!(answered(Looking::Evict, &launcher, &client).await["allowed"], true);
+    }
+
+    #[tokio::test]
+    async fn an_attachment_pod_stays_as_long_as_its_launcher_lives() {
+        let attachment = json!({"metadata": {"name": "hp-volume-x", "labels": {"kubevirt.io": "hotplug-disk"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "virt-launcher-web-x", "uid": "p1",
+                "controller": true}]}, "status": {"phase": "Running"}});
+        let launcher = |uid: &str, phase: &str| {
+            let mut pod = pod();
+            (pod["metadata"]["uid"], pod["status"]["phase"]) = (uid.into(), phase.into());
+            pod
+        };
+        let gone = json!(null);
+        for (launcher, machine, allowed) in [
+            (launcher("p1", "Running"), vmi(), false),
+            (launcher("p1", "Pending"), vmi(), false),
+            (launcher("p1", "Failed"), vmi(), true),
+            (launcher("p1", "Succeeded"), vmi(), true),
+            (launcher("p2", "Running"), vmi(), true),
+            (gone.clone(), vmi(), true),
+            (launcher("p1", "Running"), gone, true),
+        ] {
+            let own = attachment.clone();
+            let (client, asked) = server(move |what| {
+                let found = match what {
+                    _ if what.contains("/pods/hp-volume-x") => &own,
+                    _ if what.contains("/pods/virt-launcher-web-x") => &launcher,
+                    _ => &machine,
+                };
+                if found.is_null() { failure(404, "NotFound") } else { (200, found.clone()) }
+            });
+            let review = request(json!({"uid": "r", "namespace": "shop", "name": "hp-volume-x"}));
+            let response = answered(Looking::Evict, &review, &client).await;
+            assert_eq!(response["allowed"], allowed, "{response}");
+            assert!(allowed || response["status"]["code"] == 429, "{response}");
+            assert!(
+                asked.lock().unwrap().iter().all(|(what, _)| what.starts_with("GET")),
+                "nothing is marked"
+            );
+        }
     }
 
     #[tokio::test]
