@@ -6,6 +6,7 @@ use json_patch::Patch;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use podvirt_api::memory_dump::needed;
 use podvirt_api::quantity::Quantity;
+use podvirt_api::snapshot;
 use podvirt_api::v1::{
     MemoryDumpPhase as Phase, VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase,
     VirtualMachineMemoryDumpRequest as Request,
@@ -77,6 +78,32 @@ pub(crate) fn fits(
     let needed = needed(vmi);
     if asked.parse::<Quantity>().map_or(0, |size| size.value()) < needed {
         return refuse(&format!("pvc size [{asked}] should be bigger then [{}Mi]", needed >> 20));
+    }
+    Ok(())
+}
+
+/// Whether the claim, and the volume of its name, are free for a dump: the volume is told by the claim's name from then on.
+///
+/// # Errors
+///
+/// The machine has another volume of the name, or uses the claim for something else.
+pub(crate) fn is_free(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    claim: &str,
+) -> Result<(), Status> {
+    let template = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+    let specs = [template, vmi.map(|vmi| &vmi.spec)];
+    for volume in specs.into_iter().flatten().flat_map(|spec| &spec.volumes) {
+        let is_dump = volume.memory_dump.as_ref().is_some_and(|dump| dump.claim_name == claim);
+        if !is_dump && (volume.name == claim || snapshot::claim(volume) == Some(claim)) {
+            let why = format!(
+                "can't dump memory to pvc [{claim}]: it is, or has the name of, the machine's volume {}; a claim of another name \
+                 that the machine does not use is allowed",
+                volume.name
+            );
+            return Err(refuse(vm, &why));
+        }
     }
     Ok(())
 }
@@ -189,6 +216,32 @@ mod tests {
         assert_eq!(after(&with("InProgress"), remove(&with("InProgress")).unwrap()), removed);
         assert!(remove(&vm(Value::Null)).unwrap_err().message.ends_with("no association found"));
         assert!(remove(&vm(removed)).unwrap_err().message.ends_with("already exists"));
+    }
+
+    #[test]
+    fn a_claim_that_is_or_is_named_as_another_volume_is_refused() {
+        let with = |volume: Value| -> VirtualMachine {
+            let spec = json!({"domain": {"devices": {}}, "volumes": [volume]});
+            serde_json::from_value(json!({"metadata": {"name": "vm"}, "spec": {"template": {"spec": spec}}}))
+                .unwrap()
+        };
+        for (volume, free) in [
+            (json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}), false),
+            (json!({"name": "data", "emptyDisk": {"capacity": "1Gi"}}), false),
+            (json!({"name": "root", "persistentVolumeClaim": {"claimName": "data"}}), false),
+            (json!({"name": "root", "dataVolume": {"name": "data"}}), false),
+            (json!({"name": "data", "memoryDump": {"claimName": "data"}}), true),
+            (json!({"name": "root", "persistentVolumeClaim": {"claimName": "other"}}), true),
+        ] {
+            let vm = with(volume.clone());
+            let outcome = is_free(&vm, None, "data");
+            assert_eq!(outcome.is_ok(), free, "{volume}");
+            assert!(free || outcome.unwrap_err().code == 409);
+            let instance = json!({"metadata": {"name": "vm"}, "spec": vm.spec.template.unwrap().spec});
+            let instance: VirtualMachineInstance = serde_json::from_value(instance).unwrap();
+            let bare = with(json!({"name": "x", "emptyDisk": {"capacity": "1Gi"}}));
+            assert_eq!(is_free(&bare, Some(&instance), "data").is_ok(), free, "of the instance: {volume}");
+        }
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl Subresources {
         Box::pin(self.change_vm(target, false, |vm, vmi| {
             let name = memory_dump::claim_of(vm, &name)?;
             memory_dump::fits(&name, claim.as_ref(), vmi)?;
+            memory_dump::is_free(vm, vmi, &name)?;
             Ok(Plan { instance: None, vm: memory_dump::dump(vm, &name)?, force: false })
         }))
         .await
