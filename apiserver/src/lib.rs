@@ -37,6 +37,7 @@ mod objectgraph;
 pub mod options;
 pub mod presets;
 pub mod register;
+mod retry;
 pub mod server;
 pub mod status;
 pub mod stream;

@@ -29,6 +29,7 @@ use crate::handler::{Handlers, MAX_ANSWER_BYTES, MAX_PICTURE_BYTES};
 use crate::lifecycle::{self, Change};
 use crate::metrics::{Metrics, Open};
 use crate::options;
+use crate::retry::{self, MAX_ATTEMPTS};
 use crate::status::Status;
 use crate::stream::{join, tunnel, upgrade};
 use crate::target::{Action, Kind, Subresource, Target};
@@ -41,8 +42,6 @@ pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 /// Start of the names of migrations that a VM's subresource makes (upstream's).
 const MIGRATION_PREFIX: &str = "kubevirt-migrate-vm-";
-/// How often a decision is made anew because the VM changed meanwhile.
-const ATTEMPTS: usize = 4;
 /// Grace period, in seconds, of a launcher pod that is forced to end; 0 would leave its processes running unseen.
 const FORCED_GRACE_SECONDS: u32 = 1;
 
@@ -183,13 +182,13 @@ impl Subresources {
         let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
         let params = PatchParams { dry_run, ..PatchParams::default() };
         let kind = Kind::Instance.in_errors();
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let vmi =
                 vmis.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
             let patch = volumes::of_instance(&vmi, wish, &self.config.load().configuration)?;
             match vmis.patch(&target.name, &params, &Patch::Json::<()>(patch)).await {
                 Ok(_) => return Ok(StatusCode::ACCEPTED.into_response()),
-                Err(error) if Status::is_outdated(&error) => {}
+                Err(error) if Status::is_outdated(&error) => retry::pause(attempt).await,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -254,14 +253,17 @@ impl Subresources {
         let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
         let params = PatchParams { dry_run, ..PatchParams::default() };
         let kind = Kind::VirtualMachine.in_errors();
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let vm = vms.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
             let vmi = vmis.get_opt(&target.name).await?;
             let plan = decide(&vm, vmi.as_ref())?;
             if let Some(patch) = plan.instance {
                 match vmis.patch(&target.name, &params, &Patch::Json::<()>(patch)).await {
                     Ok(_) => {}
-                    Err(error) if Status::is_outdated(&error) => continue,
+                    Err(error) if Status::is_outdated(&error) => {
+                        retry::pause(attempt).await;
+                        continue;
+                    }
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -278,6 +280,7 @@ impl Subresources {
                         error = &error as &dyn std::error::Error,
                         "the VM changed meanwhile; deciding anew"
                     );
+                    retry::pause(attempt).await;
                     continue;
                 }
                 Err(error) => return Err(error.into()),

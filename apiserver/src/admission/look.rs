@@ -17,9 +17,7 @@ use tracing::{info, warn};
 use super::evict::{self, Verdict};
 use super::review::{Request, Response};
 use super::{Looking, judged};
-
-/// How often a machine is read anew that was changed before it was marked.
-const ATTEMPTS: usize = 4;
+use crate::retry::{self, MAX_ATTEMPTS};
 
 /// Answers a request.
 pub async fn answer(
@@ -97,7 +95,7 @@ async fn evict(
     let Some(pod) = pods.get_opt(&request.name).await? else { return allowed() };
     let Some(name) = evict::machine_of(&pod) else { return allowed() };
     let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &request.namespace);
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..MAX_ATTEMPTS {
         let Some(vmi) = vmis.get_opt(name).await? else { return allowed() };
         let (message, mark) = match evict::judge(&pod, &vmi, config) {
             Verdict::Allow => return allowed(),
@@ -117,7 +115,10 @@ async fn evict(
                         "the machine is to leave its node"
                     );
                 }
-                Err(kube::Error::Api(status)) if status.is_conflict() => continue,
+                Err(kube::Error::Api(status)) if status.is_conflict() => {
+                    retry::pause(attempt).await;
+                    continue;
+                }
                 Err(error) => return Err(error),
             }
         }
