@@ -7,6 +7,21 @@ use serde::{Deserialize, Serialize};
 /// Most problems that are noted of a manifest.
 pub const MOST: usize = 256;
 
+/// Longest message of a problem, in bytes: an answer has each several times.
+const MAX_MESSAGE_BYTES: usize = 4096;
+/// Longest path of a problem, in bytes.
+const MAX_FIELD_BYTES: usize = 1024;
+
+/// A text, without what is beyond `max` bytes of it.
+fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max - "...".len()));
+        text.push_str("...");
+        text.shrink_to_fit();
+    }
+    text
+}
+
 /// Machine-readable kind of a problem; the names are Kubernetes' cause types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
@@ -65,7 +80,8 @@ impl Problems {
         if self.0.len() >= MOST {
             return;
         }
-        self.0.push(Problem { reason, message: message.into(), field: field.into() });
+        let (message, field) = (cut(message.into(), MAX_MESSAGE_BYTES), cut(field.into(), MAX_FIELD_BYTES));
+        self.0.push(Problem { reason, message, field });
     }
 
     pub(crate) fn required(&mut self, field: impl Into<String>, message: impl Into<String>) {
@@ -92,3 +108,19 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_and_paths_are_cut_at_a_character() {
+        let mut problems = Problems::default();
+        problems.invalid("ä".repeat(1 << 20), "ö".repeat(1 << 20), "a short one is allowed");
+        let problem = &problems.0[0];
+        assert!(problem.message.len() <= MAX_MESSAGE_BYTES && problem.message.ends_with("ö..."));
+        assert!(problem.field.len() <= MAX_FIELD_BYTES && problem.field.ends_with("ä..."));
+        problems.required("spec.a", "a short one stays");
+        assert_eq!(problems.0[1].to_string(), "spec.a: a short one stays");
+    }
+}

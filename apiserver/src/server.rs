@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::body::{Body, Bytes};
@@ -17,17 +18,19 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use kube::Client;
 use podvirt_api::admission::Cluster;
+use podvirt_api::budget::{self, MAX_REVIEW_TREE_BYTES};
 use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::shutdown::Shutdown;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
 
 use crate::admission::review::{Request as Asked, Response as Answer, Review};
-use crate::admission::{self, Alone, HOOKS, Hook, Task, instancetypes};
+use crate::admission::{self, Alone, HOOKS, Hook, Looking, Task, instancetypes};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
-use crate::limits::{Limits, Turn};
+use crate::limits::{Held, Limits, TreePlace};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::node;
 use crate::presets::Presets;
@@ -38,9 +41,8 @@ use crate::tls::Peer;
 
 /// Largest review: two objects of etcd's limit of 1.5 MiB each, and what is around them.
 const MAX_REVIEW_BYTES: usize = 4 << 20;
-/// Most lists, objects and members of a review. Each takes up to a hundred bytes of memory once it is read; a client that
-/// reaches the server may send reviews.
-const MAX_REVIEW_ITEMS: usize = 300_000;
+/// Longest time from a review's last byte to its answer; the API server gives up a second later.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(9);
 /// Largest answer to a review, in bytes: an object needs few defaults, and few causes of a refusal are told.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of a text from a review that are logged at most.
@@ -138,44 +140,108 @@ async fn openapi_v3(Path((group, version)): Path<(String, String)>, headers: Hea
     }
 }
 
-async fn review(app: &App, hook: &'static Hook, peer: &Peer, body: Body) -> Result<Response, Status> {
-    let source = peer.address.ip();
-    let mut body = app.limits.read(source, body, MAX_REVIEW_BYTES).await?;
-    let items = items(&body);
-    if items > MAX_REVIEW_ITEMS {
-        return Err(Status::bad_request(format!(
-            "the AdmissionReview has {items} lists, objects and members; {MAX_REVIEW_ITEMS} are allowed"
-        )));
-    }
-    // Before the other turn, which such a review gives back: a machine that is marked is reviewed itself.
-    let _look = match hook.task {
-        Task::Looking(_) => Some(app.limits.look(source).await),
-        Task::Alone(_) => None,
-    };
-    let turn = app.limits.review(source).await;
-    let review = serde_json::from_slice(&body)
-        .map_err(|error| Status::bad_request(format!("the AdmissionReview cannot be read: {error}")))?;
-    body.clear();
-    let answer = answer(app, hook, review, turn, source).await?;
-    let mut response = Response::new(());
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    body.answer(response, answer)
+/// A review that was read, with the places that it holds.
+struct Read {
+    request: Asked,
+    body: Held,
+    place: TreePlace,
 }
 
-/// How many lists, objects and members a JSON text has at most. Strings do not count: a script is one value.
-fn items(text: &[u8]) -> usize {
-    let (mut items, mut quoted, mut escaped) = (0, false, false);
-    for byte in text {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b',' | b'[' | b'{' if !quoted => items += 1,
-            _ => {}
+/// What a review needs behind its reading.
+enum Next {
+    /// Nothing: this is its answer.
+    Done(Response),
+    /// Other objects, by which it is judged.
+    Ask(Box<Read>),
+}
+
+async fn review(app: &App, hook: &'static Hook, peer: &Peer, body: Body) -> Result<Response, Status> {
+    let source = peer.address.ip();
+    let body = app.limits.read(source, body, MAX_REVIEW_BYTES).await?;
+    let judged = judged(app, hook, source, body);
+    tokio::time::timeout(REVIEW_TIMEOUT, judged).await.unwrap_or_else(|_| {
+        let seconds = REVIEW_TIMEOUT.as_secs();
+        Err(Status::unavailable(format!("the review was not answered within {seconds} s: try again")))
+    })
+}
+
+async fn judged(app: &App, hook: &'static Hook, source: IpAddr, body: Held) -> Result<Response, Status> {
+    let place = app.limits.tree(source, body.len()).await;
+    let turn = app.limits.review(source).await;
+    let own = app.clone();
+    let next = apart(move || {
+        let _turn = turn;
+        let read = read(hook, body, place)?;
+        match hook.task {
+            Task::Alone(task) if !instancetypes::concerns(task, &read.request) => {
+                let config = own.config.load_full();
+                let answer = match task {
+                    Alone::MutateInstance if read.request.operation == "CREATE" => {
+                        new_instance(&own, &read.request, &config)
+                    }
+                    _ => admission::answer(task, &read.request, &config, &own.namespace),
+                };
+                finish(&own, hook, read, answer).map(Next::Done)
+            }
+            _ => Ok(Next::Ask(Box::new(read))),
+        }
+    })
+    .await?;
+    let read = match next {
+        Next::Done(response) => return Ok(response),
+        Next::Ask(read) => *read,
+    };
+    let look = app.limits.look(source).await;
+    let config = app.config.load_full();
+    match hook.task {
+        Task::Looking(task) => {
+            let asked = admission::look::answer(task, &read.request, &config.configuration, &app.client);
+            let answer = Box::pin(asked).await;
+            finish(app, hook, read, answer)
+        }
+        Task::Alone(task) => {
+            let found = Box::pin(instancetypes::look_up(task, &read.request, &app.client)).await;
+            drop(look);
+            let turn = app.limits.review(source).await;
+            let own = app.clone();
+            apart(move || {
+                let _turn = turn;
+                let answer = match found {
+                    Ok(found) => found.judge(task, &read.request, &config, &own.namespace),
+                    Err(answer) => answer,
+                };
+                finish(&own, hook, read, answer)
+            })
+            .await
         }
     }
-    items
+}
+
+/// Does what takes a processor's time apart from the threads that serve connections.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Status::internal(format!("the review ended early: {error}"))))
+}
+
+/// Reads a review within its budget; its text is gone then.
+fn read(hook: &Hook, mut body: Held, mut place: TreePlace) -> Result<Read, Status> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Status::bad_request(format!("the AdmissionReview cannot be read: {error}"))
+    };
+    let tree = budget::parse(&body, MAX_REVIEW_TREE_BYTES).map_err(|error| unreadable(&error))?;
+    body.clear();
+    let review = Review::deserialize(tree).map_err(|error| unreadable(&error))?;
+    let mut request = review.into_request().map_err(|error| Status::bad_request(error.to_string()))?;
+    if hook.task == Task::Looking(Looking::Evict) {
+        // The mark of a machine is reviewed in turn: what waits for it must not keep the place that it needs.
+        request.object =
+            json!({"deleteOptions": {"dryRun": request.object["deleteOptions"]["dryRun"].clone()}});
+        request.old_object = Value::Null;
+    }
+    place.shrink(budget::weigh(&request.object) + budget::weigh(&request.old_object));
+    Ok(Read { request, body, place })
 }
 
 /// A text of a user's, as long as it may become in the log.
@@ -191,39 +257,12 @@ fn new_instance(app: &App, request: &Asked, config: &Cluster) -> Answer {
     }
 }
 
-async fn answer(
-    app: &App,
-    hook: &'static Hook,
-    review: Review,
-    turn: Turn<'_>,
-    source: IpAddr,
-) -> Result<Vec<u8>, Status> {
-    let request = review.into_request().map_err(|error| Status::bad_request(error.to_string()))?;
+/// Writes an answer; the review's tree is gone then.
+fn finish(app: &App, hook: &'static Hook, read: Read, answer: Answer) -> Result<Response, Status> {
+    let Read { request, body, place } = read;
     // Not the review's own text: a label of a metric lives as long as the process.
     let operation =
         hook.operations.iter().find(|known| **known == request.operation).copied().unwrap_or("other");
-    let config = app.config.load_full();
-    // Held until the answer is written; a review that looks around has little to write, and waits for others.
-    let (answer, _turn) = match hook.task {
-        // Its turn is given back before it waits for the other.
-        Task::Alone(task) if instancetypes::concerns(task, &request) => {
-            drop(turn);
-            let _look = app.limits.look(source).await;
-            let answered = instancetypes::answer(task, &request, &config, &app.namespace, &app.client);
-            (Box::pin(answered).await, None)
-        }
-        Task::Alone(Alone::MutateInstance) if request.operation == "CREATE" => {
-            (new_instance(app, &request, &config), Some(turn))
-        }
-        Task::Alone(task) => (admission::answer(task, &request, &config, &app.namespace), Some(turn)),
-        Task::Looking(task) => {
-            drop(turn);
-            (
-                Box::pin(admission::look::answer(task, &request, &config.configuration, &app.client)).await,
-                None,
-            )
-        }
-    };
     if let Some(refusal) = &answer.status {
         info!(
             webhook = hook.name,
@@ -246,7 +285,11 @@ async fn answer(
             text.len()
         )));
     }
-    Ok(text)
+    drop((request, place));
+    let mut response = Response::new(());
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    body.answer(response, text)
 }
 
 async fn subresource(
@@ -295,14 +338,6 @@ async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_review_would_become_is_counted_without_its_strings() {
-        assert_eq!(items(br#"{"a": [0, 0, 0], "b": {}}"#), 6);
-        assert_eq!(items(br#"{"script": "[,{\"[,{\\", "b": 1}"#), 2);
-        let hostile = format!("[{}0]", "0,".repeat(MAX_REVIEW_ITEMS));
-        assert!(items(hostile.as_bytes()) > MAX_REVIEW_ITEMS && hostile.len() < MAX_REVIEW_BYTES);
-    }
 
     #[test]
     fn long_texts_are_cut_at_a_character() {

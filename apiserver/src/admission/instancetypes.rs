@@ -5,8 +5,9 @@
 
 use kube::Client;
 use podvirt_api::admission::{Cluster, instancetype};
-use podvirt_api::instancetype::Subject;
+use podvirt_api::instancetype::{Specs, Subject};
 use podvirt_api::problem::{Problem, Problems, Reason};
+use serde_json::Value;
 use tracing::warn;
 
 use super::review::{Request, Response};
@@ -21,14 +22,19 @@ pub fn concerns(task: Alone, request: &Request) -> bool {
         && Subject::ALL.iter().any(|subject| object["spec"][subject.field()].is_object())
 }
 
-/// Answers a request.
-pub async fn answer(
-    task: Alone,
-    request: &Request,
-    cluster: &Cluster,
-    namespace: &str,
-    client: &Client,
-) -> Response {
+/// A machine with what it names, as far as that is there.
+pub struct Found {
+    object: Value,
+    specs: Specs,
+    errors: Vec<Error>,
+}
+
+/// Looks up what the machine of a request names.
+///
+/// # Errors
+///
+/// The answer, where the machine cannot be judged or is refused.
+pub async fn look_up(task: Alone, request: &Request, client: &Client) -> Result<Found, Response> {
     let mut object = request.object.clone();
     if task == Alone::MutateVm {
         let mut problems = Problems::default();
@@ -38,26 +44,34 @@ pub async fn answer(
             && let Err((field, error)) = infer(client, &request.namespace, &mut object).await
         {
             if error.is_passing() {
-                return passing(request, &error);
+                return Err(passing(request, &error));
             }
             let problem = Problem { reason: Reason::FieldValueInvalid, message: error.message(), field };
-            return judged(request, Problems(vec![problem]));
+            return Err(judged(request, Problems(vec![problem])));
         }
     }
     let (specs, errors) = find(client, &request.namespace, &object).await;
     if let Some(error) = errors.iter().find(|error| error.is_passing()) {
-        return passing(request, error);
+        return Err(passing(request, error));
     }
-    if task == Alone::MutateVm {
-        instancetype::mutate(&mut object, &specs);
+    Ok(Found { object, specs, errors })
+}
+
+impl Found {
+    /// Answers the request.
+    pub fn judge(self, task: Alone, request: &Request, cluster: &Cluster, namespace: &str) -> Response {
+        let Found { mut object, specs, errors } = self;
+        if task == Alone::MutateVm {
+            instancetype::mutate(&mut object, &specs);
+        }
+        let mut response = answer_with(task, request, &object, &specs, cluster, namespace);
+        if task == Alone::ValidateVm && response.allowed {
+            let waits =
+                |error: &Error| format!("{}: the machine does not start until it is there", error.message());
+            response.warnings = errors.iter().map(waits).collect();
+        }
+        response
     }
-    let mut response = answer_with(task, request, &object, &specs, cluster, namespace);
-    if task == Alone::ValidateVm && response.allowed {
-        let waits =
-            |error: &Error| format!("{}: the machine does not start until it is there", error.message());
-        response.warnings = errors.iter().map(waits).collect();
-    }
-    response
 }
 
 fn passing(request: &Request, error: &Error) -> Response {
@@ -69,7 +83,7 @@ fn passing(request: &Request, error: &Error) -> Response {
 mod tests {
     use base64::Engine;
     use podvirt_daemon::testing;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -116,7 +130,10 @@ mod tests {
         let refusal = |response: &Response| response.status.as_ref().map(|status| status.message.clone());
         for task in [Alone::MutateVm, Alone::ValidateVm] {
             assert!(concerns(task, &request) || task == Alone::ValidateVm);
-            let response = answer(task, &request, &Cluster::default(), "kubevirt", &client).await;
+            let response = match look_up(task, &request, &client).await {
+                Ok(found) => found.judge(task, &request, &Cluster::default(), "kubevirt"),
+                Err(response) => response,
+            };
             if let Some(message) = refusal(&response) {
                 return Err(message);
             }

@@ -16,7 +16,8 @@
 //!  unread body  64 KiB of each of 64 streams                16 KiB of each of 8 streams
 //!  read body    32 MiB together                             24 MiB together, 8 MiB of an address
 //!  deadline     8 s until a body is whole                   3 s
-//!  review       4 at a time in their read form              2 of those 4
+//!  review       4 at a time are read and judged              2 of those 4
+//!  its tree     128 MiB together, with its copies            64 MiB of those
 //! ```
 //!
 //! **Which caller is the API server.** A connection that shows the front proxy's certificate makes its address the API
@@ -26,7 +27,9 @@
 //! share its side; a NetworkPolicy is the answer there.
 //!
 //! **Budgets.** A body's place is taken by its declared length before its first byte is read, and given back when the
-//! answer has been handed to the client: a client that does not read its answer holds its own share. What does not
+//! answer has been handed to the client: a client that does not read its answer holds its own share. A review's tree is bounded while it
+//! is read ([`podvirt_api::budget`]): the most that its text may become is taken before, what it has become is held until
+//! it is dropped, also while other objects are asked for. It is taken before a turn, and a turn before a look is waited for by none. What does not
 //! fit waits, first for its address's share, then for all; HTTP/2 stops the client meanwhile. The windows of all streams
 //! fit into their connection's, so that a stream that waits never holds up one that is read.
 
@@ -38,8 +41,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::body::Body;
+use podvirt_api::budget::{MAX_REVIEW_TREE_BYTES, max_tree_bytes};
 use podvirt_daemon::connections::{self, Connections, Slot};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::metrics::Metrics;
 use crate::status::Status;
@@ -60,7 +64,7 @@ const VOUCHED: usize = 1024;
 const OF_API_SERVER: connections::Limits = connections::Limits { total: 256, per_source: 256 };
 /// Connections of all others.
 const OF_OTHERS: connections::Limits = connections::Limits { total: 256, per_source: 32 };
-/// Reviews at a time in their read form, which may take many times their text.
+/// Reviews at a time that are read and judged, each on a thread of its own.
 const TURNS: usize = 4;
 /// How many of those are not the API server's.
 const TURNS_OF_OTHERS: usize = 2;
@@ -68,6 +72,15 @@ const TURNS_OF_OTHERS: usize = 2;
 const LOOKS: usize = 16;
 /// How many of those are not the API server's.
 const LOOKS_OF_OTHERS: usize = 4;
+
+/// Trees of reviews together, with what is made of them, in bytes.
+const TREE_BYTES: usize = 128 << 20;
+/// How many of those bytes are not the API server's.
+const TREE_BYTES_OF_OTHERS: usize = 64 << 20;
+/// How often a part of a review is in memory at most: as it was sent, changed, and as two kinds of structures.
+const TREE_COPIES: usize = 4;
+/// Least bytes of a review beside its tree: its answer, and what is told of it.
+const LEAST_TREE_BYTES: usize = 16 << 10;
 
 /// Whose share a connection or a request takes.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -90,29 +103,57 @@ impl Side {
 
 /// Turns of which some are kept for the API server.
 struct Turns {
-    all: Semaphore,
-    others: Semaphore,
+    all: Arc<Semaphore>,
+    others: Arc<Semaphore>,
 }
 
 /// A turn; given back when it is dropped.
 #[must_use]
-pub struct Turn<'a> {
-    _of_others: Option<SemaphorePermit<'a>>,
-    _of_all: Option<SemaphorePermit<'a>>,
+pub struct Turn {
+    of_others: Option<OwnedSemaphorePermit>,
+    of_all: Option<OwnedSemaphorePermit>,
+}
+
+impl Turn {
+    /// Gives back what is more than `permits`.
+    fn shrink(&mut self, permits: usize) {
+        for permit in [&mut self.of_others, &mut self.of_all].into_iter().flatten() {
+            drop(permit.split(permit.num_permits().saturating_sub(permits)));
+        }
+    }
+}
+
+/// The place that a review's tree takes in memory; given back when it is dropped.
+#[must_use]
+pub struct TreePlace(Turn);
+
+impl TreePlace {
+    /// The tree has become `bytes` large: the rest is given back.
+    pub fn shrink(&mut self, bytes: usize) {
+        self.0.shrink(with_copies(bytes));
+    }
+}
+
+/// What a tree takes together with what is made of it, in bytes.
+fn with_copies(bytes: usize) -> usize {
+    LEAST_TREE_BYTES + TREE_COPIES * bytes.min(MAX_REVIEW_TREE_BYTES)
 }
 
 impl Turns {
     fn new(all: usize, others: usize) -> Self {
-        Turns { all: Semaphore::new(all), others: Semaphore::new(others) }
+        Turns { all: Arc::new(Semaphore::new(all)), others: Arc::new(Semaphore::new(others)) }
     }
 
-    async fn wait(&self, side: Side) -> Turn<'_> {
+    async fn wait(&self, side: Side, permits: usize) -> Turn {
+        let take = |semaphore: &Arc<Semaphore>| {
+            Arc::clone(semaphore).acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
+        };
         // Neither semaphore is ever closed.
         let of_others = match side {
             Side::ApiServer => None,
-            Side::Anyone => self.others.acquire().await.ok(),
+            Side::Anyone => take(&self.others).await.ok(),
         };
-        Turn { _of_others: of_others, _of_all: self.all.acquire().await.ok() }
+        Turn { of_others, of_all: take(&self.all).await.ok() }
     }
 }
 
@@ -124,6 +165,7 @@ pub struct Limits {
     of_others: Connections,
     api_server: Budget,
     others: Budget,
+    trees: Turns,
     reviews: Turns,
     looks: Turns,
     metrics: Metrics,
@@ -148,6 +190,8 @@ impl Limits {
             of_others: Connections::new(OF_OTHERS),
             api_server: Budget::new(Side::ApiServer, API_SERVER_BODY_BYTES, None, &metrics),
             others: Budget::new(Side::Anyone, OTHERS_BODY_BYTES, Some(SOURCE_BODY_BYTES), &metrics),
+            // The largest tree of each side fits in.
+            trees: Turns::new(TREE_BYTES + 2 * LEAST_TREE_BYTES, TREE_BYTES_OF_OTHERS + LEAST_TREE_BYTES),
             reviews: Turns::new(TURNS, TURNS_OF_OTHERS),
             looks: Turns::new(LOOKS, LOOKS_OF_OTHERS),
             metrics,
@@ -194,14 +238,19 @@ impl Limits {
         }
     }
 
-    /// Waits for a turn of reading and answering a review from `source`.
-    pub async fn review(&self, source: IpAddr) -> Turn<'_> {
-        self.reviews.wait(self.side(source)).await
+    /// Waits for the place of the tree that a review from `source` of `length` bytes may become.
+    pub async fn tree(&self, source: IpAddr, length: usize) -> TreePlace {
+        TreePlace(self.trees.wait(self.side(source), with_copies(max_tree_bytes(length))).await)
+    }
+
+    /// Waits for a turn of reading and judging a review from `source`.
+    pub async fn review(&self, source: IpAddr) -> Turn {
+        self.reviews.wait(self.side(source), 1).await
     }
 
     /// Waits for a turn of asking the API server because of a review from `source`.
-    pub async fn look(&self, source: IpAddr) -> Turn<'_> {
-        self.looks.wait(self.side(source)).await
+    pub async fn look(&self, source: IpAddr) -> Turn {
+        self.looks.wait(self.side(source), 1).await
     }
 }
 
@@ -248,15 +297,31 @@ mod tests {
     #[test]
     fn turns_are_bounded_and_some_are_kept_for_the_api_server() {
         let turns = Turns::new(2, 1);
-        let of_others = turns.wait(Side::Anyone).now_or_never().unwrap();
-        assert!(turns.wait(Side::Anyone).now_or_never().is_none(), "one of two is not for others");
-        let own = turns.wait(Side::ApiServer).now_or_never().unwrap();
-        assert!(turns.wait(Side::ApiServer).now_or_never().is_none(), "there are two");
+        let of_others = turns.wait(Side::Anyone, 1).now_or_never().unwrap();
+        assert!(turns.wait(Side::Anyone, 1).now_or_never().is_none(), "one of two is not for others");
+        let own = turns.wait(Side::ApiServer, 1).now_or_never().unwrap();
+        assert!(turns.wait(Side::ApiServer, 1).now_or_never().is_none(), "there are two");
         drop(of_others);
-        let again = turns.wait(Side::ApiServer).now_or_never().unwrap();
-        assert!(turns.wait(Side::Anyone).now_or_never().is_none(), "both are taken");
+        let again = turns.wait(Side::ApiServer, 1).now_or_never().unwrap();
+        assert!(turns.wait(Side::Anyone, 1).now_or_never().is_none(), "both are taken");
         drop((own, again));
-        assert!(turns.wait(Side::Anyone).now_or_never().is_some());
+        assert!(turns.wait(Side::Anyone, 1).now_or_never().is_some());
+    }
+
+    #[test]
+    fn trees_hold_what_they_have_become_and_some_is_kept_for_the_api_server() {
+        let limits = Limits::new(Metrics::default());
+        let pod = IpAddr::from([10, 0, 0, 1]);
+        let full = MAX_REVIEW_TREE_BYTES;
+        let mut first = limits.tree(pod, full).now_or_never().unwrap();
+        assert!(limits.tree(pod, 1).now_or_never().is_none(), "the largest that it may become is taken");
+        let own = limits.trees.wait(Side::ApiServer, with_copies(full)).now_or_never().unwrap();
+        assert!(limits.trees.wait(Side::ApiServer, with_copies(0)).now_or_never().is_none(), "all is taken");
+        first.shrink(1 << 10);
+        let small = limits.tree(pod, 1 << 10).now_or_never().unwrap();
+        drop((first, own, small));
+        assert_eq!(limits.trees.all.available_permits(), TREE_BYTES + 2 * LEAST_TREE_BYTES);
+        assert_eq!(limits.trees.others.available_permits(), TREE_BYTES_OF_OTHERS + LEAST_TREE_BYTES);
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use virt_api::limits::Side;
 
 use super::world::{Caller, World};
-use super::{API, NO_HANDLER};
+use super::{ALLOCATOR, API, NO_HANDLER};
 
 /// Longer than anything takes that comes at all.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -249,5 +249,25 @@ async fn a_body_whose_end_does_not_come_is_given_up_in_time() {
         let (took, answer) = answer_to_half_a_body(caller, side, head).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{head} of {caller:?}: {answer}");
         assert_eq!(took, seconds, "{head} of {caller:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_short_review_of_many_levels_takes_no_more_memory_than_its_budget() {
+    let world = World::new(NO_HANDLER).await;
+    let chain = format!("{}0{}", r#"{"":"#.repeat(110), "}".repeat(110));
+    for (chains, code, most) in [(1_000, 400, 32 << 20), (180, 200, 72 << 20)] {
+        let chains = vec![chain.as_str(); chains].join(",");
+        let body = format!(
+            r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {{"uid": "r",
+                "operation": "CREATE", "namespace": "ns", "object": {{"x": [{chains}]}}}}}}"#
+        );
+        ALLOCATOR.reset_peak_usage();
+        let before = ALLOCATOR.current_usage();
+        let path = "/virtualmachineinstances-mutate";
+        let (got, answer) = world.call(Caller::Nobody, "", Method::POST, path, &body).await.unwrap();
+        assert_eq!(got.as_u16(), code, "{}", answer["message"]);
+        let bytes = ALLOCATOR.peak_usage().saturating_sub(before);
+        assert!(bytes < most, "a review of {} bytes took {bytes}", body.len());
     }
 }

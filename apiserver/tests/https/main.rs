@@ -9,8 +9,12 @@ mod streams;
 mod world;
 
 use http::Method;
+use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};
 use world::{Caller, VM, VMI, World, vm, vmi};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const API: &str = "/apis/subresources.kubevirt.io/v1/namespaces/ns";
 /// A port on which no program listens: no test that uses it gets as far as virt-handler.
