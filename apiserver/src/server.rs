@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use kube::Client;
 use podvirt_api::admission::Cluster;
 use podvirt_api::budget::{self, MAX_REVIEW_TREE_BYTES};
+use podvirt_api::problem::{Problem, Problems, Reason};
 use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::shutdown::Shutdown;
 use serde::Deserialize as _;
@@ -33,7 +34,7 @@ use crate::front_proxy::FrontProxy;
 use crate::limits::{Held, Limits, TreePlace};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::node;
-use crate::presets::Presets;
+use crate::presets::{Presets, PresetsError};
 use crate::status::Status;
 use crate::subresource::{MAX_DOCUMENT_BYTES, MAX_OPTIONS_BYTES, Subresources, labels};
 use crate::target::{Action, GROUP, Target, VERSIONS};
@@ -252,8 +253,19 @@ fn shown(text: &str) -> &str {
 /// A new instance, with its presets.
 fn new_instance(app: &App, request: &Asked, config: &Cluster) -> Answer {
     match app.presets.of(&request.namespace) {
-        Some(presets) => admission::new_instance(request, config, &app.namespace, &presets),
-        None => Answer::failed(&request.uid, "the presets are not known yet: try again".to_owned()),
+        Ok(presets) => {
+            let presets = presets.iter().map(|preset| &**preset);
+            admission::new_instance(request, config, &app.namespace, presets)
+        }
+        Err(error @ PresetsError::Unknown) => Answer::failed(&request.uid, error.to_string()),
+        Err(error @ PresetsError::TooMany) => {
+            let problem = Problem {
+                reason: Reason::FieldValueInvalid,
+                message: error.to_string(),
+                field: "metadata.namespace".into(),
+            };
+            admission::judged(request, Problems(vec![problem]))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ pub mod instancetypes;
 pub mod look;
 pub mod review;
 
+use podvirt_api::admission::preset::Effect;
 use podvirt_api::admission::{
     By, Cluster, backup, export, instancetype, kubevirt, migration, pool, preset, replica_set, snapshot, vm,
     vmi,
@@ -15,7 +16,6 @@ use podvirt_api::admission::{
 use podvirt_api::instancetype::Specs;
 use podvirt_api::names;
 use podvirt_api::problem::Problems;
-use podvirt_api::v1::VirtualMachineInstancePreset as Preset;
 use serde_json::Value;
 
 use review::{Request, Response};
@@ -322,7 +322,7 @@ fn answer_with(
             vm::mutate(&mut object, config);
             Response::patched(&request.uid, new, &object)
         }
-        Alone::MutateInstance if is_create => new_instance(request, cluster, namespace, &[]),
+        Alone::MutateInstance if is_create => new_instance(request, cluster, namespace, []),
         Alone::MutateInstance => {
             let mut object = new.clone();
             vmi::mutate_update(old, &mut object, by);
@@ -378,7 +378,12 @@ fn suffix(uid: &str) -> String {
 }
 
 /// Makes of a new instance what is stored: with what the presets of its namespace say, and its defaults.
-pub fn new_instance(request: &Request, cluster: &Cluster, namespace: &str, presets: &[Preset]) -> Response {
+pub fn new_instance<'a>(
+    request: &Request,
+    cluster: &Cluster,
+    namespace: &str,
+    presets: impl IntoIterator<Item = &'a Effect>,
+) -> Response {
     let by = By::of(&request.user_info.username, namespace);
     let new = &request.object;
     let mut object = new.clone();

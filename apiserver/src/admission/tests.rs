@@ -199,13 +199,14 @@ fn a_pool_is_judged_when_it_is_made_and_when_it_changes() {
 
 #[test]
 fn a_new_instance_gets_its_presets_before_its_defaults() {
-    let preset = |name: &str, cores: u32| -> Preset {
+    let preset = |name: &str, cores: u32| -> Effect {
         let spec = json!({"selector": {"matchLabels": {"size": "large"}}, "domain": {"cpu": {"cores": cores}, "devices": {}}});
-        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec})).unwrap()
+        let preset = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec});
+        Effect::of(&serde_json::from_value(preset).unwrap()).unwrap()
     };
     let mut object = vmi_object();
     object["metadata"]["labels"] = json!({"size": "large"});
-    let made = |object: &Value, presets: &[Preset]| {
+    let made = |object: &Value, presets: &[Effect]| {
         let review: Review = serde_json::from_value(json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {"uid": "r-1", "operation": "CREATE", "namespace": "ns", "name": "vm1", "object": object},

@@ -1,15 +1,16 @@
-use super::super::preset::{apply, validate, validate_update, warnings};
+use super::super::preset::{Effect, MAX_PRESET_BYTES, apply, validate, validate_update, warnings};
 use super::*;
 use crate::v1::VirtualMachineInstancePreset as Preset;
 
 /// A preset of machines with the label `app: a`.
-fn preset(name: &str, domain: &Value) -> Preset {
+fn preset(name: &str, domain: &Value) -> Effect {
     let mut domain = domain.clone();
     if domain["devices"].is_null() {
         domain["devices"] = json!({});
     }
     let spec = json!({"selector": {"matchLabels": {"app": "a"}}, "domain": domain});
-    serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    let preset: Preset = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+    Effect::of(&preset).unwrap()
 }
 
 fn machine_with(domain: &Value) -> Value {
@@ -160,4 +161,30 @@ fn a_disk_is_one_thing() {
         judged(json!({"name": "b", "disk": {}, "cdrom": {}})),
         ["spec.domain.devices.disks[1]: one of disk, lun and cdrom is allowed"]
     );
+}
+
+#[test]
+fn what_is_told_of_many_presets_and_long_values_is_short() {
+    let presets: Vec<Effect> =
+        (0..500).map(|n| preset(&format!("p{n}"), &json!({"cpu": {"model": "a"}}))).collect();
+    let mut object = machine_with(&json!({"cpu": {"model": "x".repeat(1 << 20)}}));
+    let told = apply(&mut object, &presets).unwrap();
+    assert!(told.iter().map(String::len).sum::<usize>() < 64 << 10);
+    assert!(told[0].ends_with("..."), "{}", told[0]);
+    assert_eq!(told.last().unwrap(), "and more than these 64");
+
+    let presets: Vec<Effect> = (0..2000)
+        .map(|n| preset(&format!("p{n}"), &json!({"cpu": {"model": format!("{n}{}", "x".repeat(10_000))}})))
+        .collect();
+    let refused = apply(&mut machine_with(&json!({})), &presets).unwrap_err();
+    assert!(refused.to_string().len() < 64 << 10);
+}
+
+#[test]
+fn a_large_preset_is_refused() {
+    let object = |bytes: usize| json!({"spec": {"selector": {}, "domain": {"cpu": {"model": "x".repeat(bytes)}, "devices": {}}}});
+    assert_eq!(validate(&object(MAX_PRESET_BYTES / 2)), Problems::default());
+    let large = object(MAX_PRESET_BYTES);
+    assert!(lines(&validate(&large))[0].starts_with("spec: it has 3"), "{:?}", lines(&validate(&large)));
+    assert_eq!(validate_update(&large, &large), Problems::default());
 }
