@@ -3,7 +3,7 @@
 //! Setting defaults twice changes nothing, and a default never replaces what the manifest says. Addresses and
 //! identities are made from namespace, name and uid, so that they are the same at every start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::mac::{MacAddr, hash64};
 use crate::quantity::Quantity;
@@ -13,7 +13,7 @@ use crate::vmi::{
     DomainSpec, FeatureState, Features, Firmware, I6300EsbWatchdog, InputBus, InputKind, Interface,
     InterfaceBridge, InterfaceMasquerade, InterfacePasstBinding, InterfaceState, MAX_VCPUS, Machine, Memory,
     Network, PodNetwork, PortProtocol, RebootPolicy, TrayState, VirtualMachineInstance,
-    VirtualMachineInstanceSpec, WatchdogAction,
+    VirtualMachineInstanceSpec, Volume, WatchdogAction,
 };
 
 /// Name of the interface and network that a manifest without any gets.
@@ -269,15 +269,18 @@ fn disks(vmi: &mut VirtualMachineInstance) {
     let devices = &mut spec.domain.devices;
     let (disks, filesystems) = (&mut devices.disks, &devices.filesystems);
     // A volume that nothing shows is shown as a disk: nothing else could use it. A memory dump's is for no guest.
+    let shown = disks.iter().map(|disk| &disk.name).chain(filesystems.iter().map(|system| &system.name));
+    let mut shown: HashSet<String> = shown.cloned().collect();
     for volume in spec.volumes.iter().filter(|volume| volume.memory_dump.is_none()) {
-        if !disks.iter().any(|d| d.name == volume.name) && !filesystems.iter().any(|f| f.name == volume.name)
-        {
+        if shown.insert(volume.name.clone()) {
             disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
         }
     }
+    // The first of a name counts.
+    let volumes: HashMap<&str, &Volume> =
+        spec.volumes.iter().rev().map(|volume| (volume.name.as_str(), volume)).collect();
     for disk in disks {
-        let volume = spec.volumes.iter().find(|volume| volume.name == disk.name);
-        let bus = match volume {
+        let bus = match volumes.get(disk.name.as_str()) {
             Some(volume) if volume.downward_metrics.is_some() => DiskBus::Virtio,
             // SATA takes no disk while the machine runs.
             Some(volume) if volume.is_hotpluggable() => DiskBus::Scsi,

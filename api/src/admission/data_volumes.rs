@@ -1,6 +1,8 @@
 //! `spec.dataVolumeTemplates` of a VirtualMachine, judged as upstream does: fields have upstream's paths. What a DataVolume's
 //! specification says beyond that is CDI's to judge.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::problem::{Problems, Reason};
@@ -9,6 +11,7 @@ use crate::validate::is_dns_subdomain;
 /// Judges the templates of the machine `object`.
 pub(super) fn check(object: &Value, problems: &mut Problems) {
     let templates = object["spec"]["dataVolumeTemplates"].as_array();
+    let referenced = referenced(object);
     for (n, template) in templates.into_iter().flatten().enumerate() {
         // Upstream's own spelling.
         let path = format!("spec.dataVolumeTemplate[{n}]");
@@ -23,7 +26,9 @@ pub(super) fn check(object: &Value, problems: &mut Problems) {
         }
         let before = problems.0.len();
         one(template, &path, problems);
-        if problems.0.len() == before && !is_referenced(object, &template["metadata"]["name"]) {
+        if problems.0.len() == before
+            && !template["metadata"]["name"].as_str().is_some_and(|name| referenced.contains(name))
+        {
             problems.required(
                 path,
                 "a volume of spec.template with dataVolume.name or persistentVolumeClaim.claimName of this name is required",
@@ -75,11 +80,14 @@ fn one(template: &Value, path: &str, problems: &mut Problems) {
     }
 }
 
-fn is_referenced(object: &Value, name: &Value) -> bool {
+/// Names of the DataVolumes and claims that the machine's volumes name.
+fn referenced(object: &Value) -> HashSet<&str> {
     let volumes = object["spec"]["template"]["spec"]["volumes"].as_array();
-    volumes.into_iter().flatten().any(|volume| {
-        volume["dataVolume"]["name"] == *name || volume["persistentVolumeClaim"]["claimName"] == *name
-    })
+    let names = volumes
+        .into_iter()
+        .flatten()
+        .flat_map(|volume| [&volume["dataVolume"]["name"], &volume["persistentVolumeClaim"]["claimName"]]);
+    names.filter_map(Value::as_str).collect()
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@
 //! What an older object lacks and a webhook would set now has not changed: the caller tells the object also as it would
 //! be stored today, and a part that is as in either of the two has not changed.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::same;
@@ -32,7 +34,12 @@ pub(super) struct Change<'a> {
 impl Change<'_> {
     /// Leaves out the problems of parts that have not changed.
     pub(super) fn ratchet(&self, mut problems: Problems) -> Problems {
-        problems.0.retain(|problem| self.touches(problem));
+        // Many problems are of one part, which may be large.
+        let mut touched = HashMap::new();
+        problems.0.retain(|problem| {
+            let parts = parts(&problem.field).into_iter().map(|part| part.join("\0")).collect::<Vec<_>>();
+            *touched.entry(parts).or_insert_with(|| self.touches(problem))
+        });
         problems
     }
 

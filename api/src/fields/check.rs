@@ -83,6 +83,21 @@ pub(crate) fn drop_open_words(resource: Resource, document: &mut Value) {
     of(resource.tree(), document);
 }
 
+/// Most elements of a list of a machine, as the schema of the resource has it for most. A mutating webhook comes before the schema, and
+/// checks compare the elements of a list with those of others.
+pub const MAX_ELEMENTS: usize = 256;
+/// Most ports that an interface lists: all, of two protocols.
+pub const MAX_PORTS: usize = 2 * 65_536;
+
+/// Most elements of the list at a path of a table; those of the KubeVirt object are an administrator's.
+fn max_elements(path: &str) -> usize {
+    match path {
+        "spec.domain.devices.interfaces[].ports" => MAX_PORTS,
+        path if path.starts_with("spec.configuration.") => usize::MAX,
+        _ => MAX_ELEMENTS,
+    }
+}
+
 struct Check<'a> {
     place: Place,
     problems: &'a mut Problems,
@@ -133,6 +148,14 @@ impl Check<'_> {
 
     fn value(&mut self, node: &Node, kind: Kind, value: &Value, here: &str) {
         let problems = &mut *self.problems;
+        let max = max_elements(node.path());
+        if let Some(length) =
+            value.as_array().map(Vec::len).filter(|length| *length > max && kind != Kind::Any)
+        {
+            let message = format!("a list of {length} elements is not allowed; at most {max} are");
+            problems.add(Reason::FieldValueInvalid, here, message);
+            return;
+        }
         match (kind, value) {
             (Kind::Object, Value::Object(map)) => self.object(node, map, here),
             (Kind::Object, other) => wrong_type(here, other, "an object", problems),

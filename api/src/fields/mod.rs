@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 pub use annotations::{ANNOTATIONS, Annotation, Effect, On, Wish, check_annotations};
 pub(crate) use check::drop_open_words;
-pub use check::{Place, check};
+pub use check::{MAX_ELEMENTS, MAX_PORTS, Place, check};
 pub use docs::{markdown, refused_markdown};
 pub use objects::{KUBEVIRT, VM};
 pub use sets::{POOL, PRESET, REPLICA_SET};

@@ -1,5 +1,7 @@
 //! Processors, memory, firmware, clock.
 
+use std::collections::HashMap;
+
 use crate::problem::{Problems, Reason};
 use crate::vmi::{Clock, DomainSpec, Efi, FeatureState, Firmware, KernelBoot, MAX_VCPUS};
 
@@ -23,15 +25,16 @@ pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
                 ),
             );
         }
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashMap<&str, usize> = HashMap::new();
         for (n, feature) in cpu.features.iter().enumerate() {
             let field = format!("{DOMAIN}.cpu.features[{n}].name");
             if feature.name.is_empty() {
                 problems.required(field, "a feature's name is required");
-            } else if let Some(other) = seen.iter().position(|s| *s == feature.name) {
+            } else if let Some(other) = seen.get(feature.name.as_str()) {
                 problems.duplicate(field, &feature.name, &format!("{DOMAIN}.cpu.features[{other}].name"));
+            } else {
+                seen.insert(&feature.name, n);
             }
-            seen.push(&feature.name);
         }
     }
     match domain.memory.as_ref().and_then(|m| m.guest.as_ref()) {

@@ -3,6 +3,8 @@
 //! The pod gets them as they are. Kubernetes would refuse the pod of a machine that was taken long before, so they are judged
 //! with the machine, by the API server's rules as upstream has them.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -206,6 +208,7 @@ fn label_value(value: &str, path: &str, problems: &mut Problems) {
 fn spread(constraints: &[core::TopologySpreadConstraint], problems: &mut Problems) {
     const WAYS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
     const POLICIES: [&str; 2] = ["Honor", "Ignore"];
+    let mut seen = HashMap::new();
     for (n, constraint) in constraints.iter().enumerate() {
         let path = format!("spec.topologySpreadConstraints[{n}]");
         if constraint.max_skew < 1 {
@@ -223,10 +226,8 @@ fn spread(constraints: &[core::TopologySpreadConstraint], problems: &mut Problem
         if let Some(selector) = &constraint.label_selector {
             labels(selector, &format!("{path}.labelSelector"), problems);
         }
-        let same = |other: &core::TopologySpreadConstraint| {
-            other.topology_key == constraint.topology_key && other.when_unsatisfiable == *way
-        };
-        if let Some(other) = constraints[..n].iter().position(same) {
+        let other = *seen.entry((constraint.topology_key.as_str(), way.as_str())).or_insert(n);
+        if other != n {
             problems.duplicate(
                 format!("{path}.topologyKey"),
                 format!("{} {way}", constraint.topology_key),

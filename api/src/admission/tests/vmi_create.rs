@@ -423,3 +423,22 @@ fn metrics_of_the_node_are_told_where_the_cluster_opens_the_gate() {
     let disks = json!([{"name": "vhostmd", "disk": {"bus": "virtio"}}]);
     assert_eq!(stored["spec"]["domain"]["devices"]["disks"], disks);
 }
+
+#[test]
+fn lists_that_are_too_long_are_refused_before_their_elements_are_compared() {
+    let features: Vec<Value> = (0..100_000).map(|n| json!({"name": format!("f{n}")})).collect();
+    let mut object = instance(small());
+    object["spec"]["domain"]["cpu"] = json!({ "features": features });
+    assert_eq!(
+        lines(&vmi::validate_create(&object, &config(), By::User)),
+        ["spec.domain.cpu.features: a list of 100000 elements is not allowed; at most 256 are"]
+    );
+    let named = |n: usize| json!({"name": format!("v{n}")});
+    let mut object = instance(small());
+    object["spec"]["volumes"] = (0..75_000).map(named).collect();
+    object["spec"]["domain"]["devices"]["disks"] = (0..75_000).map(named).collect();
+    let disks = object["spec"]["domain"]["devices"]["disks"].clone();
+    vmi::mutate_create(&mut object, &config());
+    assert!(object["spec"]["domain"]["devices"]["disks"] == disks, "no default is set");
+    assert_eq!(vmi::validate_create(&object, &config(), By::User).0.len(), 2);
+}

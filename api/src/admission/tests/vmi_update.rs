@@ -56,3 +56,13 @@ fn users_change_neither_specification_nor_reserved_labels() {
     );
     assert_eq!(vmi::validate_update(&old, &new, By::Daemon), Problems::default());
 }
+
+#[test]
+fn a_deep_specification_is_compared_once() {
+    let mut object = instance(small());
+    object["spec"]["x"] = (0..100).fold(json!(0), |inner, _| json!({ "a": inner }));
+    assert_eq!(vmi::validate_update(&object, &object, By::User), Problems::default());
+    let mut other = object.clone();
+    *other["spec"]["x"].pointer_mut(&"/a".repeat(100)).unwrap() = json!(1);
+    assert_eq!(vmi::validate_update(&object, &other, By::User).0.len(), 1);
+}
