@@ -25,6 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use podvirt_daemon::serve::accept;
+use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -57,6 +58,12 @@ const CONNECTION_WINDOW: (u32, u32) = (STREAM_WINDOW.0 * STREAMS.0, STREAM_WINDO
 const HEAD_BYTES: (u32, u32) = (64 << 10, 16 << 10);
 /// Bytes of an HTTP/2 stream's answer that wait for the client.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// When a silent connection is asked whether it lives, and how often until it does not: two minutes in all.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(15))
+    .with_retries(4);
 
 /// The HTTPS server.
 pub struct Server {
@@ -102,6 +109,8 @@ impl Server {
 async fn connection(shared: &Shared, stream: TcpStream, address: SocketAddr, place: Place) {
     // Small frames of a console should not wait for each other.
     let _ = stream.set_nodelay(true);
+    // A stream may be silent for long; a client that is gone without a word must not keep its place.
+    let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, shared.tls.accept(stream));
     let shaken = tokio::select! {
         shaken = handshake => shaken,

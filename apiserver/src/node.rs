@@ -168,7 +168,20 @@ async fn try_list(app: &App, peer: &Peer, headers: &HeaderMap, query: &str) -> R
     let (parts, body) = app.client.send(request).await?.into_parts();
     // A watch would keep this process from its end.
     let closing = app.closing.clone();
-    let body = Body::new(body).into_data_stream().take_until(async move { closing.requested().await });
+    let place = wish.is_watch.then(|| app.limits.watches.admit(&node));
+    let ended = async move {
+        let displaced = async {
+            match &place {
+                Some(place) => place.displaced().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = closing.requested() => {}
+            () = displaced => debug!(node, "a watch gives way to a newer one"),
+        }
+    };
+    let body = Body::new(body).into_data_stream().take_until(Box::pin(ended));
     let mut response = Response::new(Body::from_stream(body));
     *response.status_mut() = parts.status;
     if let Some(kind) = parts.headers.get(header::CONTENT_TYPE) {

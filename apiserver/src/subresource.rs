@@ -27,6 +27,7 @@ use tracing::{Instrument, debug, info, warn};
 use crate::front_proxy::User;
 use crate::handler::{Handlers, MAX_ANSWER_BYTES, MAX_PICTURE_BYTES};
 use crate::lifecycle::{self, Change};
+use crate::limits::streams::{StreamPlace, Streams};
 use crate::metrics::{Metrics, Open};
 use crate::options;
 use crate::retry::{self, MAX_ATTEMPTS};
@@ -52,6 +53,7 @@ pub struct Subresources {
     handlers: Handlers,
     metrics: Metrics,
     config: Arc<ArcSwap<Cluster>>,
+    streams: Streams,
 }
 
 /// What a VM's subresource changes.
@@ -64,7 +66,7 @@ struct Plan {
 impl Subresources {
     /// Requests are carried out by way of `client` and `handlers`, in a cluster that is configured by `config`.
     pub fn new(client: Client, handlers: Handlers, metrics: Metrics, config: Arc<ArcSwap<Cluster>>) -> Self {
-        Subresources { client, handlers, metrics, config }
+        Subresources { client, handlers, metrics, config, streams: Streams::default() }
     }
 
     /// Answers an authorised request. `options` is its body, but for a stream's.
@@ -352,6 +354,12 @@ impl Subresources {
         self.handlers.call(&vmi, row.method.clone(), row.name, body, most).await
     }
 
+    /// A place for a stream of a user's.
+    fn place(&self, user: &User, target: &Target) -> Result<StreamPlace, Status> {
+        let place = self.streams.admit(&user.name, &target.namespace, &target.name);
+        place.map_err(|error| Status::too_many(error.to_string()))
+    }
+
     async fn stream(
         &self,
         row: &Subresource,
@@ -360,6 +368,7 @@ impl Subresources {
         mut request: Request<Body>,
     ) -> Result<Response, Status> {
         upgrade::is_upgradable(&request)?;
+        let place = self.place(user, target)?;
         let vmi = self.instance(target, row.name).await?;
         let query = request.uri().query().map(ToOwned::to_owned);
         let agreed = self.handlers.upgrade(&vmi, row.name, query.as_deref(), request.headers()).await?;
@@ -376,7 +385,7 @@ impl Subresources {
         );
         let family = if row.name == "vnc" { &self.metrics.vncs } else { &self.metrics.consoles };
         let open = Open::new(family, &target.namespace, &target.name);
-        Ok(join::respond(&mut request, agreed, open))
+        Ok(join::respond(&mut request, agreed, (open, place)))
     }
 
     async fn port_forward(
@@ -389,6 +398,7 @@ impl Subresources {
         let port = target.port()?;
         upgrade::is_upgradable(&request)?;
         let response = upgrade::agree(request.headers())?;
+        let place = self.place(user, target)?;
         let vmi = self.instance(target, row.name).await?;
         let addresses = addresses(&vmi, &instance::launchers(&self.client, &vmi).await?);
         let accepted = |peer| self.handlers.accepted(&vmi, peer);
@@ -407,7 +417,7 @@ impl Subresources {
         let upgraded = hyper::upgrade::on(&mut request);
         tokio::spawn(
             async move {
-                let _open = open;
+                let _held = (open, place);
                 match upgraded.await {
                     Ok(upgraded) => tunnel::run(TokioIo::new(upgraded), guest).await,
                     Err(error) => debug!(%error, "the client went away before the stream began"),

@@ -8,7 +8,7 @@
 //!  address ──> Callers: has this address shown the front proxy's certificate?
 //!                 │ yes: Side::ApiServer                    │ no: Side::Anyone
 //!                 │                                         │
-//!  connection   1024 with the certificate (streams          256, 32 of an address; the greediest address
+//!  connection   1024 with the certificate ([`streams`]      256, 32 of an address; the greediest address
 //!               of users live in them), 256 without          gives way, see podvirt_daemon::connections
 //!  handshake    5 s                                         5 s
 //!  head         no deadline, 64 KiB                         5 s, 16 KiB
@@ -35,6 +35,7 @@
 
 mod bodies;
 mod callers;
+pub mod streams;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,7 @@ use crate::status::Status;
 use bodies::Budget;
 pub use bodies::Held;
 use callers::Callers;
+use streams::{MAX_STREAMS, Watches};
 
 /// Bytes of bodies that are in memory for the API server at most.
 pub const API_SERVER_BODY_BYTES: usize = 32 << 20;
@@ -58,8 +60,8 @@ pub const API_SERVER_BODY_BYTES: usize = 32 << 20;
 pub const OTHERS_BODY_BYTES: usize = 24 << 20;
 /// Bytes of bodies of one address among those.
 pub const SOURCE_BODY_BYTES: usize = 8 << 20;
-/// Connections that showed the front proxy's certificate: one for each stream of a user, and a few more.
-const VOUCHED: usize = 1024;
+/// Connections that showed the front proxy's certificate: one for each stream of a user, and those of requests.
+const VOUCHED: usize = MAX_STREAMS + 128;
 /// Connections of the API server without it: webhooks.
 const OF_API_SERVER: connections::Limits = connections::Limits { total: 256, per_source: 256 };
 /// Connections of all others.
@@ -168,6 +170,8 @@ pub struct Limits {
     trees: Turns,
     reviews: Turns,
     looks: Turns,
+    /// Watches of nodes.
+    pub watches: Watches,
     metrics: Metrics,
 }
 
@@ -194,6 +198,7 @@ impl Limits {
             trees: Turns::new(TREE_BYTES + 2 * LEAST_TREE_BYTES, TREE_BYTES_OF_OTHERS + LEAST_TREE_BYTES),
             reviews: Turns::new(TURNS, TURNS_OF_OTHERS),
             looks: Turns::new(LOOKS, LOOKS_OF_OTHERS),
+            watches: Watches::default(),
             metrics,
         })
     }
