@@ -1,16 +1,22 @@
 //! VirtualMachineSnapshots, VirtualMachineRestores and VirtualMachineClones, in upstream's fields and words.
 
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{object_at, same};
+use crate::budget::BudgetError;
+use crate::error::chain;
 use crate::mac::MacAddr;
 use crate::names::limits::{MAX_OBJECT_NAME_BYTES, name_before};
+use crate::patch::{MAX_PATCH_OPERATIONS, Patch, PatchError};
 use crate::problem::{Problems, Reason};
 use crate::v1;
 
 /// Group of what is taken, restored and cloned.
 const MACHINES: &str = v1::GROUP;
 const MACHINE: &str = "VirtualMachine";
+/// Bytes of a patch that are shown of it at most.
+const MAX_SHOWN_BYTES: usize = 256;
 
 /// Judges a new snapshot.
 pub fn validate_snapshot(object: &Value) -> Problems {
@@ -134,15 +140,27 @@ pub fn validate_clone(object: &Value) -> Problems {
             problems.add(Reason::FieldValueInvalid, format!("spec.newMacAddresses.{interface}"), message);
         }
     }
-    for (place, patch) in spec["patches"].as_array().into_iter().flatten().enumerate() {
-        let patch = patch.as_str().unwrap_or_default();
-        if serde_json::from_str::<Value>(patch).is_err() {
-            let message = format!("patch is not valid JSON ({patch})");
+    let texts = spec["patches"].as_array().into_iter().flatten();
+    let mut is_json = true;
+    for (place, patch) in texts.enumerate().map(|(place, patch)| (place, patch.as_str().unwrap_or_default()))
+    {
+        if serde_json::from_str::<IgnoredAny>(patch).is_err() {
+            is_json = false;
+            let shown = &patch[..patch.floor_char_boundary(MAX_SHOWN_BYTES)];
+            let message = format!("patch is not valid JSON ({shown})");
             problems.add(Reason::FieldValueInvalid, format!("spec.patches[{place}]"), message);
         }
     }
+    if is_json {
+        patches(&spec["patches"], &mut problems);
+    }
     readable::<v1::VirtualMachineClone>(object, &mut problems);
     problems
+}
+
+/// Judges a change of a clone: a specification that stays as it was taken is taken.
+pub fn validate_clone_update(old: &Value, new: &Value) -> Problems {
+    if same(&old["spec"], &new["spec"]) { Problems::default() } else { validate_clone(new) }
 }
 
 /// Whether a reference is to a VirtualMachine.
@@ -165,23 +183,40 @@ pub(super) fn readable<T: serde::de::DeserializeOwned>(object: &Value, problems:
     }
 }
 
-/// Patches change labels, annotations and the specification of the machine that is made, and nothing else.
+/// Beginnings of the paths that patches may change of the machine that is made: its labels, its annotations and its specification.
+pub const PATCHED_PATHS: [&str; 3] = ["/metadata/labels/", "/metadata/annotations/", "/spec/"];
+
+/// Judges the patches of a restore or a clone by the rules by which the restore applies them.
 fn patches(patches: &Value, problems: &mut Problems) {
-    for patch in patches.as_array().into_iter().flatten() {
-        let text = patch.as_str().unwrap_or_default();
-        let operation: Value = serde_json::from_str(text).unwrap_or_default();
-        let (Some(_), Some(path)) = (operation["op"].as_str(), operation["path"].as_str()) else {
-            let message =
-                format!("patch format is not valid - an operation of a JSON patch expected: {text}");
-            problems.add(Reason::FieldValueInvalid, "spec.patches", message);
-            continue;
-        };
-        let allowed = ["/metadata/labels/", "/metadata/annotations/", "/spec/"];
-        if !allowed.iter().any(|start| path.starts_with(start)) {
-            let message =
-                format!("patching is valid only for elements under /spec/ only: \"path\": \"{path}\"");
-            problems.add(Reason::FieldValueInvalid, "spec.patches", message);
+    let texts = patches.as_array().into_iter().flatten().map(|patch| patch.as_str().unwrap_or_default());
+    let texts: Vec<&str> = texts.collect();
+    let Err(error) = Patch::from_operations(&texts, &PATCHED_PATHS) else { return };
+    // Each operation with its own words, where one is to blame.
+    let before = problems.0.len();
+    for text in texts.iter().take(MAX_PATCH_OPERATIONS) {
+        if let Err(error) = Patch::from_operations(&[text], &PATCHED_PATHS) {
+            problems.add(Reason::FieldValueInvalid, "spec.patches", patch_message(&error, text));
         }
+    }
+    if problems.0.len() == before {
+        problems.add(Reason::FieldValueInvalid, "spec.patches", chain(&error));
+    }
+}
+
+/// What is wrong with one operation, in upstream's words where upstream has them.
+fn patch_message(error: &PatchError, text: &str) -> String {
+    match error {
+        PatchError::NoOperation { .. } | PatchError::Unreadable(BudgetError::Json(_)) => {
+            let shown = &text[..text.floor_char_boundary(MAX_SHOWN_BYTES)];
+            format!("patch format is not valid - an operation of a JSON patch expected: {shown}")
+        }
+        PatchError::Path { path, .. } => {
+            format!("patching is valid only for elements under /spec/ only: \"path\": \"{path}\"")
+        }
+        PatchError::Op { op, .. } => {
+            format!("op \"{op}\" is not allowed; add, replace, remove and test are: {text}")
+        }
+        other => chain(other),
     }
 }
 
@@ -198,7 +233,23 @@ fn overrides(overrides: &Value, problems: &mut Problems) {
     }
 }
 
+/// Most filters of a list.
+pub const MAX_FILTERS: usize = 32;
+/// Longest filter, in bytes.
+pub const MAX_FILTER_BYTES: usize = 256;
+
 fn check_filters(filters: &Value, field: &str, problems: &mut Problems) {
+    let list = filters.as_array().map_or(&[][..], Vec::as_slice);
+    if list.len() > MAX_FILTERS {
+        let message = format!("there are {} filters; at most {MAX_FILTERS} are allowed", list.len());
+        problems.add(Reason::FieldValueInvalid, field, message);
+        return;
+    }
+    if let Some(long) = list.iter().filter_map(Value::as_str).find(|filter| filter.len() > MAX_FILTER_BYTES) {
+        let message = format!("a filter has {} bytes; at most {MAX_FILTER_BYTES} are allowed", long.len());
+        problems.add(Reason::FieldValueInvalid, field, message);
+        return;
+    }
     for filter in filters.as_array().into_iter().flatten().filter_map(Value::as_str) {
         let mut letters = filter.chars();
         let (first, last) = (letters.next(), letters.next_back());

@@ -59,6 +59,12 @@ fn a_restores_fields_are_judged() {
         json!({"patches": ["{\"op\": \"replace\", \"path\": \"/metadata/name\", \"value\": \"x\"}", "x"]});
     let fields: Vec<_> = found(wrong).into_iter().map(|(field, _)| field).collect();
     assert_eq!(fields, ["spec.patches", "spec.patches"]);
+    let copy = json!({"patches": [r#"{"op": "copy", "from": "/spec/a", "path": "/spec/a/-"}"#]});
+    let (field, message) = found(copy).remove(0);
+    assert_eq!(field, "spec.patches");
+    assert!(message.starts_with("op \"copy\" is not allowed"), "{message}");
+    let many = vec![r#"{"op": "remove", "path": "/spec/a"}"#; MAX_PATCH_OPERATIONS + 1];
+    assert_eq!(found(json!({ "patches": many })).len(), 1);
     assert_eq!(
         found(json!({"volumeRestorePolicy": "Overwrite", "volumeOwnershipPolicy": "All"})),
         said(&[
@@ -153,6 +159,14 @@ fn a_clones_fields_are_judged() {
             ("spec.patches[0]", "patch is not valid JSON ({)"),
         ])
     );
+    for many in [json!(vec!["a"; 5000]), json!(["\\w{300}".repeat(100)])] {
+        assert_eq!(found(json!({ "labelFilters": many.clone() })).len(), 1);
+        assert_eq!(found(json!({"template": {"annotationFilters": many}})).len(), 1);
+    }
+    let doubling = json!({"patches": [r#"{"op": "copy", "from": "/spec/a", "path": "/spec/a/-"}"#]});
+    assert_eq!(found(doubling.clone()).len(), 1, "the restore that is made of the clone would be refused");
+    let taken = json!({ "spec": doubling });
+    assert!(validate_clone_update(&taken, &taken).is_empty(), "its finalizers may go");
 }
 
 #[test]

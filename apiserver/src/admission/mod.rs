@@ -364,7 +364,8 @@ fn answer_with(
             snapshot::mutate_clone(&mut object, &suffix(&request.uid));
             Response::patched(&request.uid, new, &object)
         }
-        Alone::ValidateClone => judged(request, snapshot::validate_clone(new)),
+        Alone::ValidateClone if is_create => judged(request, snapshot::validate_clone(new)),
+        Alone::ValidateClone => judged(request, snapshot::validate_clone_update(old, new)),
         Alone::ValidateExport if is_create => judged(request, export::validate_create(new, config)),
         Alone::ValidateExport => judged(request, export::validate_update(old, new)),
         Alone::ValidateBackup => judged(request, backup::validate_backup(new, config)),
