@@ -9,14 +9,18 @@ use podvirt_api::v1::{
     VirtualMachineInstancePhase as Phase,
 };
 
+use crate::pages;
 use crate::status::Status;
 use crate::target::Kind;
+
+/// Most launcher pods of an instance that are looked at: it has one, and another while it moves; the others have ended.
+const MAX_LAUNCHERS: usize = 16;
 
 fn has(vmi: &VirtualMachineInstance, wanted: &Condition) -> bool {
     vmi.status.conditions.iter().any(|c| c.r#type == *wanted && c.status == "True")
 }
 
-/// The launcher pods of an instance.
+/// The launcher pods of an instance: those that it controls, since any pod may have the label.
 ///
 /// # Errors
 ///
@@ -26,7 +30,19 @@ pub async fn launchers(client: &Client, vmi: &VirtualMachineInstance) -> Result<
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().labels(&format!("{}={uid}", label::CREATED_BY));
-    Ok(pods.list(&params).await?.items)
+    let mut names = Vec::new();
+    pages::each_metadata(&pods, params, |pod| {
+        let mut owners = pod.metadata.owner_references.iter().flatten();
+        if owners.any(|owner| owner.controller == Some(true) && owner.uid == uid) {
+            names.extend(pod.metadata.name);
+        }
+    })
+    .await?;
+    let mut found = Vec::new();
+    for name in names.iter().take(MAX_LAUNCHERS) {
+        found.extend(pods.get_opt(name).await?);
+    }
+    Ok(found)
 }
 
 /// Judges `subresource` of `vmi`. Only running instances have a virt-handler that can do something.

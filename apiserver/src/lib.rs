@@ -35,6 +35,7 @@ pub mod metrics;
 pub mod node;
 mod objectgraph;
 pub mod options;
+mod pages;
 pub mod presets;
 pub mod register;
 mod retry;

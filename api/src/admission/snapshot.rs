@@ -35,8 +35,9 @@ pub fn validate_unchanged(old: &Value, new: &Value) -> Problems {
     problems
 }
 
-/// Judges a new restore, beside the restores of its namespace.
-pub fn validate_restore(object: &Value, others: &[v1::VirtualMachineRestore]) -> Problems {
+/// Judges a new restore. `open` are the restores of the same machine that are not complete; `has_target` says whether the machine is
+/// there.
+pub fn validate_restore(object: &Value, open: &[String], has_target: bool) -> Problems {
     let mut problems = Problems::default();
     let spec = &object["spec"];
     if names_machine(&spec["target"], "spec.target", &mut problems) {
@@ -64,13 +65,17 @@ pub fn validate_restore(object: &Value, others: &[v1::VirtualMachineRestore]) ->
             );
         }
     }
-    for other in others {
-        let target = json!(other.spec.target);
-        if same(&target, &spec["target"]) && other.status.complete != Some(true) {
-            let name = other.metadata.name.as_deref().unwrap_or_default();
-            let message = format!("VirtualMachineRestore {name:?} in progress");
-            problems.add(Reason::FieldValueInvalid, "spec.target", message);
-        }
+    for name in open {
+        let message = format!("VirtualMachineRestore {name:?} in progress");
+        problems.add(Reason::FieldValueInvalid, "spec.target", message);
+    }
+    // It replaces claims under their names, which are in use by the machine that the snapshot is of.
+    if spec["volumeRestorePolicy"] == "InPlace" && !has_target {
+        problems.invalid(
+            "spec.volumeRestorePolicy",
+            "InPlace",
+            "the target does not exist, and has no claims to be replaced: RandomizeNames and PrefixTargetName are allowed",
+        );
     }
     readable::<v1::VirtualMachineRestore>(object, &mut problems);
     problems

@@ -49,7 +49,7 @@ fn restore(more: Value) -> Value {
 
 #[test]
 fn a_restores_fields_are_judged() {
-    let found = |more: Value| told(&validate_restore(&restore(more), &[]));
+    let found = |more: Value| told(&validate_restore(&restore(more), &[], true));
     assert_eq!(found(json!({})), []);
     let patches = json!({"patches": [
         "{\"op\": \"replace\", \"path\": \"/spec/template/spec/domain/devices/interfaces/0/macAddress\", \"value\": \"02:00:00:00:00:01\"}",
@@ -84,17 +84,19 @@ fn a_restores_fields_are_judged() {
 
 #[test]
 fn a_target_has_one_restore_at_a_time() {
-    let other = |complete: bool| -> v1::VirtualMachineRestore {
-        let mut other = restore(json!({}));
-        other["status"] = json!({"complete": complete});
-        serde_json::from_value(other).unwrap()
-    };
     let new = restore(json!({}));
     assert_eq!(
-        told(&validate_restore(&new, &[other(false)])),
+        told(&validate_restore(&new, &["r".to_owned()], true)),
         said(&[("spec.target", "VirtualMachineRestore \"r\" in progress")])
     );
-    assert!(validate_restore(&new, &[other(true)]).is_empty());
+    assert!(validate_restore(&new, &[], false).is_empty());
+}
+
+#[test]
+fn claims_are_replaced_in_place_only_for_a_machine_that_is_there() {
+    let in_place = restore(json!({"volumeRestorePolicy": "InPlace"}));
+    assert!(validate_restore(&in_place, &[], true).is_empty());
+    assert_eq!(told(&validate_restore(&in_place, &[], false))[0].0, "spec.volumeRestorePolicy");
 }
 
 #[test]

@@ -1,22 +1,26 @@
 //! Reviews that need other objects than the one under review.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource as _};
 use podvirt_api::admission::{migration, snapshot};
 use podvirt_api::migration::is_final;
 use podvirt_api::names::pod::HOTPLUG_PREFIX;
 use podvirt_api::names::{self, label};
 use podvirt_api::v1::{
-    KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
-    VirtualMachineRestore,
+    KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceMigration as Migration, VirtualMachineRestore,
 };
-use serde_json::json;
+use podvirt_api::validate::{is_dns_label, is_dns_subdomain};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::evict::{self, Verdict};
 use super::review::{Request, Response};
 use super::{Looking, judged};
+use crate::pages;
 use crate::retry::{self, MAX_ATTEMPTS};
 
 /// Answers a request.
@@ -61,12 +65,15 @@ async fn migration_create(request: &Request, client: &Client) -> Result<Response
             let migrations: Api<Migration> = Api::namespaced(client.clone(), &request.namespace);
             let selector = format!("{}={}", label::MIGRATION_VMI, names::label_value(name));
             let params = ListParams::default().labels(&selector);
-            let (vmi, of_machine) = tokio::try_join!(vmis.get_opt(name), migrations.list(&params))?;
-            let open = of_machine.items.into_iter().filter(|m| {
+            let mut open = Vec::new();
+            let listed = pages::each(&migrations, params, |migration| {
                 // The label of a long name ends with a hash, which another name may have as well.
-                m.spec.vmi_name.as_deref() == Some(name) && !is_final(m)
+                if migration.spec.vmi_name.as_deref() == Some(name) && !is_final(&migration) {
+                    open.push(migration.metadata.name.unwrap_or_default());
+                }
             });
-            (vmi, open.map(|m| m.metadata.name.unwrap_or_default()).collect::<Vec<_>>())
+            let (vmi, ()) = tokio::try_join!(vmis.get_opt(name), listed)?;
+            (vmi, open)
         }
         None => (None, Vec::new()),
     };
@@ -74,9 +81,74 @@ async fn migration_create(request: &Request, client: &Client) -> Result<Response
 }
 
 async fn restore_create(request: &Request, client: &Client) -> Result<Response, kube::Error> {
-    let restores: Api<VirtualMachineRestore> = Api::namespaced(client.clone(), &request.namespace);
-    let others = restores.list(&ListParams::default()).await?.items;
-    Ok(judged(request, snapshot::validate_restore(&request.object, &others)))
+    let target = request.object["spec"]["target"]["name"].as_str().unwrap_or_default();
+    // They become parts of paths; the API server knows none of another form.
+    let (open, has_target) = if is_dns_label(&request.namespace) && is_dns_subdomain(target) {
+        let vms: Api<VirtualMachine> = Api::namespaced(client.clone(), &request.namespace);
+        let listed = open_restores(client, &request.namespace, target);
+        let (open, vm) = tokio::try_join!(listed, vms.get_metadata_opt(target))?;
+        (open, vm.is_some())
+    } else {
+        (Vec::new(), false)
+    };
+    Ok(judged(request, snapshot::validate_restore(&request.object, &open, has_target)))
+}
+
+/// A list in the form that `kubectl get` shows: of each object its columns.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Table {
+    metadata: ListMeta,
+    column_definitions: Vec<Column>,
+    rows: Vec<Row>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Column {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Row {
+    cells: Vec<Value>,
+}
+
+/// Names of the restores of a machine that are not complete. They are read as a table: a user's restore may be large, and
+/// there may be many.
+async fn open_restores(client: &Client, namespace: &str, target: &str) -> Result<Vec<String>, kube::Error> {
+    const ACCEPT: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    const MAX_PAGES: usize = 32;
+    let base = VirtualMachineRestore::url_path(&(), Some(namespace));
+    let mut open = Vec::new();
+    let mut following = String::new();
+    for _ in 0..MAX_PAGES {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("includeObject", "None").append_pair("limit", "500");
+        if !following.is_empty() {
+            query.append_pair("continue", &following);
+        }
+        let asked =
+            http::Request::get(format!("{base}?{}", query.finish())).header(http::header::ACCEPT, ACCEPT);
+        let asked = asked.body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let table: Table = client.request(asked).await?;
+        let place = |name: &str| table.column_definitions.iter().position(|column| column.name == name);
+        let (name, of, complete) = (place("Name"), place("TargetName"), place("Complete"));
+        for row in &table.rows {
+            let cell =
+                |place: Option<usize>| place.and_then(|place| row.cells.get(place)).unwrap_or(&Value::Null);
+            let is_complete = [json!(true), json!("true")].contains(cell(complete));
+            if cell(of) == target && !is_complete {
+                open.push(cell(name).as_str().unwrap_or_default().to_owned());
+            }
+        }
+        following = table.metadata.continue_.unwrap_or_default();
+        if following.is_empty() {
+            break;
+        }
+    }
+    Ok(open)
 }
 
 async fn evict(
@@ -157,7 +229,6 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use podvirt_daemon::testing;
-    use serde_json::Value;
 
     use super::*;
 
@@ -302,6 +373,48 @@ mod tests {
                 asked.iter().any(|(what, _)| what.contains("labelSelector=kubevirt.io%2Fvmi-name%3Dweb")),
                 "{asked:?}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_restore_is_judged_by_the_others_of_its_target_which_are_read_as_a_table() {
+        let target = json!({"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "web"});
+        let columns = ["Name", "TargetKind", "TargetName", "Complete"].map(|name| json!({"name": name}));
+        for (policy, other, complete, machine, problem) in [
+            (Value::Null, "web", json!(true), 404, None),
+            (Value::Null, "web", json!(false), 404, Some("VirtualMachineRestore \"first\" in progress")),
+            (Value::Null, "web", Value::Null, 404, Some("in progress")),
+            (Value::Null, "db", json!(false), 404, None),
+            (json!("InPlace"), "db", json!(false), 200, None),
+            (json!("InPlace"), "db", json!(false), 404, Some("InPlace")),
+        ] {
+            let rows = json!([{"cells": ["first", "VirtualMachine", other, complete]}]);
+            let columns = columns.clone();
+            let (client, asked) = server(move |what| {
+                let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "web"}});
+                match what {
+                    _ if what.contains("virtualmachines/web") && machine == 200 => (200, metadata),
+                    _ if what.contains("virtualmachines/web") => failure(404, "NotFound"),
+                    // Two pages.
+                    _ if what.contains("continue") => {
+                        (200, json!({"kind": "Table", "columnDefinitions": columns, "rows": rows}))
+                    }
+                    _ => (200, json!({"kind": "Table", "metadata": {"continue": "more"}, "rows": []})),
+                }
+            });
+            let object = json!({"metadata": {"name": "r"}, "spec": {"target": target,
+                "virtualMachineSnapshotName": "s", "volumeRestorePolicy": policy}});
+            let review =
+                request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop", "object": object}));
+            let response = answered(Looking::ValidateRestoreCreate, &review, &client).await;
+            assert_eq!(response["allowed"], problem.is_none(), "{response}");
+            let told = response["status"]["message"].as_str().unwrap_or_default();
+            assert!(told.contains(problem.unwrap_or_default()), "{told}");
+            let asked = asked.lock().unwrap();
+            let lists: Vec<_> =
+                asked.iter().filter(|(what, _)| what.contains("virtualmachinerestores")).collect();
+            assert_eq!(lists.len(), 2);
+            assert!(lists.iter().all(|(what, _)| what.contains("includeObject=None&limit=500")), "{lists:?}");
         }
     }
 

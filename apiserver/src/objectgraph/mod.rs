@@ -101,10 +101,15 @@ fn launcher(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Option<String> {
 async fn backend_claim(client: &Client, target: &Target) -> Result<Option<String>, Status> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &target.namespace);
     let params = ListParams::default().labels(&format!("{}={}", state::PERSISTENT_STATE_FOR, target.name));
-    let claims = claims.list(&params).await?.items;
-    let living = claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
-    let newest = living.max_by_key(|claim| claim.creation_timestamp().map(|time| time.0));
-    Ok(newest.map(ResourceExt::name_any))
+    let mut newest = None;
+    pages::each_metadata(&claims, params, |claim| {
+        if claim.metadata.deletion_timestamp.is_none() {
+            let made = claim.metadata.creation_timestamp.map(|time| time.0);
+            newest = newest.take().max(Some((made, claim.metadata.name.unwrap_or_default())));
+        }
+    })
+    .await?;
+    Ok(newest.map(|(_, name)| name))
 }
 
 #[cfg(test)]

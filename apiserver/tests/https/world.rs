@@ -118,7 +118,8 @@ pub(crate) const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachinei
 
 fn pods(name: &str) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{
-        "metadata": {"name": name, "namespace": "ns"},
+        "metadata": {"name": name, "namespace": "ns", "ownerReferences": [{"apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstance", "name": "vm1", "uid": "u-vmi", "controller": true}]},
         "status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]},
     }]})
 }
@@ -168,6 +169,9 @@ impl Cluster {
                 (200, pods("virt-handler-1"))
             }
             _ if path.ends_with("/pods") => (200, pods("virt-launcher-vm1-abcde")),
+            _ if path.ends_with("/pods/virt-launcher-vm1-abcde") => {
+                (200, pods("virt-launcher-vm1-abcde")["items"][0].clone())
+            }
             _ => self
                 .objects
                 .get(path)
