@@ -5,8 +5,13 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use crate::budget::weigh;
 use crate::problem::{Problems, Reason};
 use crate::validate::is_dns_subdomain;
+
+/// Most bytes of memory that a template takes, by [`weigh`]: the controllers hold all machines' templates, whose specifications
+/// have no schema of their own. A DataVolume has some ten objects and a few texts.
+const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
 /// Judges the templates of the machine `object`.
 pub(super) fn check(object: &Value, problems: &mut Problems) {
@@ -23,6 +28,17 @@ pub(super) fn check(object: &Value, problems: &mut Problems) {
                 format!("spec.dataVolumeTemplates[{n}]"),
                 format!("the DataVolume's namespace {named} differs from the VirtualMachine's, {own}"),
             );
+        }
+        let bytes = weigh(template);
+        if bytes > MAX_TEMPLATE_BYTES {
+            problems.add(
+                Reason::FieldValueInvalid,
+                format!("spec.dataVolumeTemplates[{n}].spec"),
+                format!(
+                    "the template takes {bytes} bytes of memory; at most {MAX_TEMPLATE_BYTES} are allowed"
+                ),
+            );
+            continue;
         }
         let before = problems.0.len();
         one(template, &path, problems);
@@ -119,6 +135,18 @@ mod tests {
         ] {
             assert_eq!(found(template("root", spec.clone())), [], "{spec}");
         }
+    }
+
+    #[test]
+    fn a_template_costs_a_cache_little() {
+        let objects = json!(vec![json!({"a": 0}); 60_000]);
+        let large = template("root", json!({"source": {"blank": {}}, "storage": {}, "x": objects}));
+        assert_eq!(
+            found(large),
+            [("spec.dataVolumeTemplates[0].spec".to_owned(), Reason::FieldValueInvalid)]
+        );
+        let text = json!({"source": {"http": {"url": "x".repeat(32 << 10)}}, "storage": {}});
+        assert_eq!(found(template("root", text)), []);
     }
 
     #[test]

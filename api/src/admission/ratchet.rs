@@ -66,6 +66,10 @@ fn parts(field: &str) -> Vec<Vec<&str>> {
         ["spec", "running" | "runStrategy"] => {
             return vec![vec!["spec", "running"], vec!["spec", "runStrategy"]];
         }
+        // Upstream's spelling of the templates; each has to be named by a volume.
+        ["spec", "dataVolumeTemplate", ..] => {
+            return vec![vec!["spec", "dataVolumeTemplates"], vec!["spec", "template", "spec", "volumes"]];
+        }
         ["spec", "template", "metadata", ..] => 4,
         // Conflicts with an instance type are told by upstream's paths, which are not all the object's own.
         ["spec", "template", "spec", ..]
@@ -107,6 +111,7 @@ mod tests {
             "spec": {
                 "runStrategy": "Always", "instancetype": {"name": "a"},
                 "template": {"metadata": {"labels": {"x": "1"}}, "spec": {"domain": {"devices": {}}}},
+                "dataVolumeTemplates": [{"metadata": {"name": "a"}}],
                 "configuration": {"ksmConfiguration": {}, "machineType": "q35"},
             },
         });
@@ -130,6 +135,12 @@ mod tests {
                 json!("virt"),
                 "spec.configuration.machineType",
                 "spec.configuration.ksmConfiguration.nodeLabelSelector",
+            ),
+            (
+                "/spec/dataVolumeTemplates/0/metadata/name",
+                json!("b"),
+                "spec.dataVolumeTemplate[0].name",
+                "spec.template.spec.domain",
             ),
             (
                 "/metadata/annotations/a.b~1c",
