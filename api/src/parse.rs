@@ -67,6 +67,7 @@ impl VirtualMachineInstance {
         }
         problems.into_result()?;
         drop_nulls(&mut value);
+        drop_idle(&mut value);
         fields::drop_open_words(Resource::Vmi, &mut value);
         serde_json::from_value(value).map_err(ParseError::Types)
     }
@@ -93,6 +94,25 @@ fn drop_nulls(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(drop_nulls),
         _ => {}
+    }
+}
+
+/// Takes out what is passed over: line breaks in base64, as Go's decoder does, and the root among the search domains, which
+/// a resolver that looks a name up as it is needs no telling of.
+fn drop_idle(value: &mut Value) {
+    const SOURCES: [&str; 2] = ["cloudInitNoCloud", "cloudInitConfigDrive"];
+    const ENCODED: [&str; 2] = ["userDataBase64", "networkDataBase64"];
+    let volumes = value.pointer_mut("/spec/volumes").and_then(Value::as_array_mut);
+    for volume in volumes.into_iter().flatten() {
+        for (source, field) in SOURCES.into_iter().flat_map(|source| ENCODED.map(|field| (source, field))) {
+            if let Some(Value::String(text)) = volume.get_mut(source).and_then(|source| source.get_mut(field))
+            {
+                text.retain(|letter| !matches!(letter, '\r' | '\n'));
+            }
+        }
+    }
+    if let Some(domains) = value.pointer_mut("/spec/dnsConfig/searches").and_then(Value::as_array_mut) {
+        domains.retain(|domain| domain != ".");
     }
 }
 
@@ -166,6 +186,31 @@ status:
         let vmi = VirtualMachineInstance::load(DEBIAN).unwrap();
         let again = VirtualMachineInstance::load(&serde_json::to_string(&vmi).unwrap()).unwrap();
         assert_eq!(vmi, again);
+    }
+
+    #[test]
+    fn line_breaks_in_base64_and_the_root_among_search_domains_are_passed_over() {
+        for source in ["cloudInitNoCloud", "cloudInitConfigDrive"] {
+            for (field, is_user) in [("userDataBase64", true), ("networkDataBase64", false)] {
+                let mut data = serde_json::json!({"userData": "#!/bin/sh"});
+                data[field] = "IyEvYmlu\r\nL3NoCg==\n".into();
+                if is_user {
+                    data.as_object_mut().unwrap().remove("userData");
+                }
+                let machine = serde_json::json!({
+                    "metadata": {"name": "a", "namespace": "n"},
+                    "spec": {"domain": {"memory": {"guest": "64Mi"}}, "dnsConfig": {"searches": ["a.example", "."]},
+                        "volumes": [{"name": "v", source: data}]},
+                });
+                let vmi = VirtualMachineInstance::load(&machine.to_string()).unwrap();
+                let volume = &vmi.spec.volumes[0];
+                let read =
+                    volume.cloud_init_no_cloud.as_ref().or(volume.cloud_init_config_drive.as_ref()).unwrap();
+                let text = if is_user { &read.user_data_base64 } else { &read.network_data_base64 };
+                assert_eq!(text, "IyEvYmluL3NoCg==", "{source} {field}");
+                assert_eq!(vmi.spec.dns_config.unwrap().searches, ["a.example"]);
+            }
+        }
     }
 
     #[test]

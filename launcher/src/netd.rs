@@ -135,7 +135,10 @@ impl Resolvers {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => resolvers.servers.extend(words.next().map(str::to_owned)),
-                Some("search" | "domain") => resolvers.search = words.map(str::to_owned).collect(),
+                // The root is no domain to look in; systemd-resolved writes it where it knows none.
+                Some("search" | "domain") => {
+                    resolvers.search = words.filter(|word| *word != ".").map(str::to_owned).collect();
+                }
                 _ => {}
             }
         }
