@@ -1,6 +1,10 @@
 //! The service meshes that a machine asks for by its own labels and annotations, which are its pod's as well. What the labels of a
 //! namespace ask for is not known here.
 
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::kernel;
 use crate::meta::ObjectMeta;
 use crate::names::annotation;
 
@@ -32,6 +36,15 @@ impl Mesh {
         Mesh::ALL.into_iter().filter(|mesh| mesh.is_asked(metadata))
     }
 
+    /// TCP ports that its proxy has in a pod, the same as netd reserves.
+    fn proxy_ports(self) -> &'static [u16] {
+        match self {
+            Mesh::Istio => &[15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090],
+            Mesh::Linkerd => &[4140, 4143, 4190, 4191],
+            Mesh::Ambient => &[],
+        }
+    }
+
     /// Whether a machine asks for it.
     pub fn is_asked(self, metadata: &ObjectMeta) -> bool {
         let label = || metadata.labels.get(self.key()).map(String::as_str);
@@ -47,8 +60,43 @@ impl Mesh {
     }
 }
 
+/// Most warnings of a machine's ports.
+const MAX_WARNINGS: usize = 16;
+
+/// What is told to the maker of a machine that lists ports which the proxy of a mesh that it asks for has in its pod: these reach the
+/// proxy and not the guest. `machine` has `metadata` and `spec`, which stands at `field`.
+pub fn warnings(machine: &Value, field: &str) -> Vec<String> {
+    let metadata = ObjectMeta::deserialize(&machine["metadata"]).unwrap_or_default();
+    if metadata.annotations.get(annotation::MASQUERADE).is_some_and(|way| way == kernel::BY_NFTABLES) {
+        return Vec::new();
+    }
+    let meshes: Vec<Mesh> = Mesh::asked(&metadata).collect();
+    let interfaces = machine["spec"]["domain"]["devices"]["interfaces"].as_array();
+    let ports = interfaces.into_iter().flatten().enumerate().flat_map(|(n, interface)| {
+        let ports = interface["ports"].as_array();
+        ports.into_iter().flatten().enumerate().map(move |(place, port)| (n, place, port))
+    });
+    let warned = ports.flat_map(|(n, place, port)| {
+        let is_tcp = port["protocol"].as_str().is_none_or(|name| name == "TCP" || name.is_empty());
+        let number = port["port"].as_u64().filter(|_| is_tcp);
+        let having = meshes.iter().filter(move |mesh| {
+            mesh.proxy_ports().iter().any(|taken| Some(u64::from(*taken)) == number)
+        });
+        having.map(move |mesh| {
+            format!(
+                "{field}.domain.devices.interfaces[{n}].ports[{place}]: port {} is the mesh's own ({}): it is not forwarded to the guest",
+                number.unwrap_or_default(),
+                mesh.key()
+            )
+        })
+    });
+    warned.take(MAX_WARNINGS).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn asked(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vec<Mesh> {
@@ -56,6 +104,24 @@ mod tests {
         let metadata =
             ObjectMeta { labels: map(labels), annotations: map(annotations), ..ObjectMeta::default() };
         Mesh::asked(&metadata).collect()
+    }
+
+    #[test]
+    fn a_listed_port_of_the_meshs_own_is_warned_of_where_the_machine_is_in_one() {
+        let machine = |annotations: Value| {
+            let ports = json!([{"port": 7777}, {"port": 4190}, {"port": 15090, "protocol": "TCP"}, {"port": 15053, "protocol": "UDP"}]);
+            json!({"metadata": {"annotations": annotations},
+                "spec": {"domain": {"devices": {"interfaces": [{"name": "default", "ports": ports}]}}}})
+        };
+        let told = |annotations: Value| warnings(&machine(annotations), "spec");
+        assert_eq!(told(json!({})), [""; 0]);
+        let istio = told(json!({"sidecar.istio.io/inject": "true"}));
+        assert_eq!(istio.len(), 1);
+        assert!(istio[0].starts_with("spec.domain.devices.interfaces[0].ports[2]: port 15090"), "{istio:?}");
+        let linkerd = told(json!({"linkerd.io/inject": "enabled"}));
+        assert!(linkerd.len() == 1 && linkerd[0].contains("ports[1]: port 4190"), "{linkerd:?}");
+        let kernels = json!({"linkerd.io/inject": "enabled", annotation::MASQUERADE: "nftables"});
+        assert_eq!(told(kernels), [""; 0]);
     }
 
     #[test]

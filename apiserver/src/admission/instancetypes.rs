@@ -68,7 +68,7 @@ impl Found {
         if task == Alone::ValidateVm && response.allowed {
             let waits =
                 |error: &Error| format!("{}: the machine does not start until it is there", error.message());
-            response.warnings = errors.iter().map(waits).collect();
+            response.warnings.extend(errors.iter().map(waits));
         }
         response
     }

@@ -14,6 +14,7 @@ use podvirt_api::admission::{
     vmi,
 };
 use podvirt_api::instancetype::Specs;
+use podvirt_api::mesh;
 use podvirt_api::names;
 use podvirt_api::problem::Problems;
 use serde_json::Value;
@@ -328,15 +329,23 @@ fn answer_with(
             vmi::mutate_update(old, &mut object, by);
             Response::patched(&request.uid, new, &object)
         }
-        Alone::ValidateVm if is_create => judged(request, vm::validate_with(new, specs, config, by)),
-        Alone::ValidateVm => judged(request, vm::validate_update_with(old, new, specs, config, by)),
+        Alone::ValidateVm => {
+            let problems = if is_create {
+                vm::validate_with(new, specs, config, by)
+            } else {
+                vm::validate_update_with(old, new, specs, config, by)
+            };
+            judged(request, problems).warning(mesh::warnings(&new["spec"]["template"], "spec.template.spec"))
+        }
         Alone::ValidateVmStatus => judged(request, vm::validate_status(old, new, by)),
         Alone::ValidateInstancetype => judged(request, instancetype::validate_instancetype(new)),
         Alone::ValidatePreference => {
             let (problems, warnings) = instancetype::validate_preference(new);
             judged(request, problems).warning(warnings)
         }
-        Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
+        Alone::ValidateInstanceCreate => {
+            judged(request, vmi::validate_create(new, config, by)).warning(mesh::warnings(new, "spec"))
+        }
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
         Alone::ValidateReplicaSet if is_create => judged(request, replica_set::validate(new, config, by)),
         Alone::ValidateReplicaSet => judged(request, replica_set::validate_update(old, new, config, by)),
