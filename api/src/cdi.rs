@@ -22,8 +22,6 @@ pub const ALLOW_CLAIM_ADOPTION: &str = "cdi.kubevirt.io/allowClaimAdoption";
 pub const PREPOPULATED: &str = "cdi.kubevirt.io/storage.prePopulated";
 /// Annotation of a claim: the DataVolume that is to be its owner, for which it was filled.
 pub const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
-/// Annotations of a DataVolume whose claim is filled already: a clone of another namespace needs no permission then.
-pub const FILLED_ALREADY: [&str; 2] = [PREPOPULATED, "cdi.kubevirt.io/storage.checkStaticVolume"];
 
 /// A claim and what it is filled with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,9 +5,10 @@
 //! snapshot (so CDI names them).
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use podvirt_api::cdi::{FILLED_ALREADY, GROUP};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use podvirt_api::cdi::GROUP;
 use podvirt_api::v1::VirtualMachine;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Account of a machine that names none.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -48,9 +49,29 @@ pub fn data_source(spec: &Value, namespace: &str) -> Option<(String, String)> {
     Some((own.unwrap_or(namespace).to_owned(), of["name"].as_str().unwrap_or_default().to_owned()))
 }
 
-/// Whether a DataVolume with these annotations is copied in no case.
-pub fn is_filled_already(annotations: Option<&std::collections::BTreeMap<String, String>>) -> bool {
-    annotations.is_some_and(|all| FILLED_ALREADY.iter().any(|one| all.contains_key(*one)))
+/// Replaces by nothing to copy (`blank`) what a DataVolume of `namespace` copies of another namespace, or may copy by a DataSource.
+/// `storage` is the size that CDI then wants of a specification without a size.
+///
+/// It is for a DataVolume whose claim is filled by another hand. CDI proves its author's right by a token as soon as the DataVolume is made,
+/// whether or not it ever copies, and whoever may change the DataVolume can have it copied later.
+pub fn without_foreign_source(spec: &mut Value, namespace: &str, storage: Option<&Quantity>) {
+    let is_foreign = Source::of(spec, namespace).is_some_and(|source| source.namespace != namespace);
+    if !is_foreign && spec.get("sourceRef").is_none_or(Value::is_null) {
+        return;
+    }
+    let Some(spec) = spec.as_object_mut() else { return };
+    spec.remove("sourceRef");
+    spec.insert("source".into(), json!({"blank": {}}));
+    let field = if spec.get("pvc").is_some_and(Value::is_object) { "pvc" } else { "storage" };
+    let Some(storage) = storage else { return };
+    let mut place = spec.entry(field).or_insert_with(|| json!({}));
+    for field in ["resources", "requests"] {
+        let Some(fields) = place.as_object_mut() else { return };
+        place = fields.entry(field).or_insert_with(|| json!({}));
+    }
+    if let Some(requests) = place.as_object_mut() {
+        requests.entry("storage").or_insert_with(|| json!(storage));
+    }
 }
 
 /// The service account that a machine copies with: that of its volume with an account.
@@ -100,8 +121,6 @@ pub fn questions(source: &Source, namespace: &str, account: &str) -> Vec<Vec<Sub
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -120,6 +139,32 @@ mod tests {
             "shop"
         );
         assert_eq!(data_source(&claim, "shop"), None);
+    }
+
+    #[test]
+    fn what_another_hand_fills_copies_nothing_of_another_namespace() {
+        let made = |spec: Value| {
+            let mut spec = spec;
+            without_foreign_source(&mut spec, "shop", Some(&Quantity("20Gi".into())));
+            spec
+        };
+        let sized =
+            json!({"source": {"blank": {}}, "storage": {"resources": {"requests": {"storage": "20Gi"}}}});
+        for source in [
+            json!({"source": {"pvc": {"namespace": "bank", "name": "ledger"}}}),
+            json!({"source": {"snapshot": {"namespace": "bank", "name": "ledger"}}, "storage": {}}),
+            json!({"sourceRef": {"kind": "DataSource", "namespace": "bank", "name": "ledger"}}),
+            // A DataSource of the own namespace can lead to any other.
+            json!({"sourceRef": {"kind": "DataSource", "name": "ledger"}}),
+        ] {
+            assert_eq!(made(source.clone()), sized, "{source}");
+        }
+        let own = json!({"source": {"pvc": {"namespace": "shop", "name": "ledger"}}});
+        let size = json!({"source": {"pvc": {"namespace": "bank", "name": "x"}}, "pvc": {"resources": {"requests": {"storage": "1Gi"}}}});
+        for same in [own, json!({"source": {"http": {"url": "u"}}}), json!({})] {
+            assert_eq!(made(same.clone()), same);
+        }
+        assert_eq!(made(size)["pvc"]["resources"]["requests"]["storage"], "1Gi", "the own size stays");
     }
 
     #[test]

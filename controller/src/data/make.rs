@@ -68,9 +68,9 @@ pub async fn make(
     let source = resolve(client, &mut wanted.data["spec"], &namespace).await?;
     if let Some(source) = &source {
         let account = clone::account(vm);
-        let needs_right =
-            source.namespace != namespace && !clone::is_filled_already(wanted.metadata.annotations.as_ref());
-        if needs_right && !may_copy(client, source, &namespace, account).await? {
+        // Annotations by which CDI takes a claim as filled are the template's author's own, and CDI copies all the same where there is no
+        // such claim.
+        if source.namespace != namespace && !may_copy(client, source, &namespace, account).await? {
             let user = clone::user(&namespace, account);
             return Err(Error::Unauthorized { user, namespace: source.namespace.clone() });
         }
@@ -147,4 +147,52 @@ async fn may_copy(
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use podvirt_daemon::testing;
+    use serde_json::json;
+
+    use super::*;
+
+    /// What is asked for a template that copies a claim of another namespace, and what comes of it.
+    async fn made(annotations: Value, allowed: bool) -> (Result<(), Error>, Vec<String>) {
+        let vm: VirtualMachine = serde_json::from_value(json!({
+            "metadata": {"name": "thief", "namespace": "shop", "uid": "v1"},
+            "spec": {
+                "dataVolumeTemplates": [{"metadata": {"name": "loot", "annotations": annotations}, "spec": {
+                    "source": {"pvc": {"namespace": "bank", "name": "ledger"}}, "storage": {}}}],
+                "template": {"spec": {"domain": {"devices": {}}}},
+            },
+        }))
+        .unwrap();
+        let (client, asked) = testing::recorded("shop", move |(what, body)| {
+            let mut answer = body.clone();
+            if what.ends_with("/subjectaccessreviews") {
+                answer["status"] = json!({"allowed": allowed});
+            }
+            Some(match what.starts_with("POST") {
+                true => (201, answer),
+                false => testing::failure(404, "NotFound", "not here"),
+            })
+        });
+        let recorder = Recorder::new(client.clone(), "virt-controller", None);
+        let done = make(&client, &recorder, &vm, &vm.spec.data_volume_templates[0]).await;
+        let asked = asked.lock().unwrap().iter().map(|(what, _)| what.clone()).collect();
+        (done, asked)
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_another_namespace_needs_the_right_whatever_the_annotations_say() {
+        for annotation in ["checkStaticVolume", "prePopulated", "none"] {
+            let annotations = json!({ format!("cdi.kubevirt.io/storage.{annotation}"): "loot" });
+            let (done, asked) = made(annotations.clone(), false).await;
+            assert!(matches!(done, Err(Error::Unauthorized { .. })), "{annotation}: {done:?}");
+            assert!(asked.iter().all(|what| what.ends_with("/subjectaccessreviews")), "{asked:?}");
+            let (done, asked) = made(annotations, true).await;
+            assert!(done.is_ok(), "{annotation}: {done:?}");
+            assert!(asked.iter().any(|what| what.starts_with("POST") && what.ends_with("/datavolumes")));
+        }
+    }
 }

@@ -10,7 +10,8 @@ use podvirt_api::instancetype::is_same;
 use podvirt_api::names::event;
 use podvirt_api::snapshot::{LAST_RESTORE, RESTORE_NAME};
 use podvirt_api::v1::{
-    VirtualMachine, VirtualMachineRestore as Restore, VirtualMachineSnapshotContent as Content, VolumeRestore,
+    DataVolumeTemplateSpec, VirtualMachine, VirtualMachineRestore as Restore,
+    VirtualMachineSnapshotContent as Content, VolumeRestore,
 };
 use serde_json::json;
 
@@ -18,6 +19,8 @@ use super::claim;
 use super::controller::Context;
 use super::decide::Claim;
 use crate::attachments::reason_of;
+use crate::data::clone::without_foreign_source;
+use crate::data::look::name_of;
 use crate::data::template::data_volume;
 use crate::failure::{Error, is_failed_test};
 use crate::snapshot::copy_revision;
@@ -141,6 +144,31 @@ pub(super) async fn mark(context: &Context, restore: &Restore, noted: &[VolumeRe
     Ok(())
 }
 
+/// The DataVolume of a template that takes over the restored claim `filled`. The template is what the author of the snapshot's content or
+/// of the restore's patches says: nothing of another namespace is copied by virt-controller's rights.
+pub(super) fn restored_data(
+    restore: &Restore,
+    target: Option<&VirtualMachine>,
+    vm: &VirtualMachine,
+    template: &DataVolumeTemplateSpec,
+    filled: Option<&PersistentVolumeClaim>,
+) -> DynamicObject {
+    let mut made = data_volume(vm, template);
+    let owner = target.filter(|_| claim::owns(restore)).and_then(claim::owner);
+    if target.is_none() {
+        // There is no machine yet that has a UID.
+        made.labels_mut().remove(podvirt_api::names::label::CREATED_BY);
+    }
+    made.metadata.owner_references = owner.map(|owner| vec![owner]);
+    made.annotations_mut().insert(RESTORE_NAME.into(), restore.name_any());
+    made.annotations_mut().insert(PREPOPULATED.into(), "true".into());
+    let requests = filled.and_then(|claim| claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref());
+    let storage = requests.and_then(|requests| requests.get("storage"));
+    let namespace = restore.namespace().unwrap_or_default();
+    without_foreign_source(&mut made.data["spec"], &namespace, storage);
+    made
+}
+
 /// Makes DataVolumes of templates, which take over the restored claims.
 pub(super) async fn make_data(
     context: &Context,
@@ -149,16 +177,10 @@ pub(super) async fn make_data(
     vm: &VirtualMachine,
     places: &[usize],
 ) -> Result<(), Error> {
+    let namespace = restore.namespace().unwrap_or_default();
     for template in places.iter().filter_map(|place| vm.spec.data_volume_templates.get(*place)) {
-        let mut made = data_volume(vm, template);
-        let owner = target.filter(|_| claim::owns(restore)).and_then(claim::owner);
-        if target.is_none() {
-            // There is no machine yet that has a UID.
-            made.labels_mut().remove(podvirt_api::names::label::CREATED_BY);
-        }
-        made.metadata.owner_references = owner.map(|owner| vec![owner]);
-        made.annotations_mut().insert(RESTORE_NAME.into(), restore.name_any());
-        made.annotations_mut().insert(PREPOPULATED.into(), "true".into());
+        let filled = context.storage.claims.get(&namespace, name_of(template));
+        let made = restored_data(restore, target, vm, template, filled.as_deref());
         let name = made.name_any();
         match data_volumes(context, restore).create(&PostParams::default(), &made).await {
             Ok(_) => tracing::info!(data_volume = name, "DataVolume made"),

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::csi::VolumeSnapshot;
 use podvirt_api::snapshot::RESTORE_FINALIZER;
@@ -237,6 +238,24 @@ fn data_volumes_take_over_the_claims() {
     json_patch::merge(&mut object, &json!({"status": {"deletedDataVolumes": ["old"]}}));
     let Next::Machine(made) = scene.next(&restore(object)) else { panic!() };
     assert_eq!(crate::data::look::name_of(&made.spec.data_volume_templates[0]), "restore-u-data");
+}
+
+#[test]
+fn a_data_volume_of_a_restore_copies_nothing_of_another_namespace() {
+    let patch = json!({"op": "add", "path": "/spec/dataVolumeTemplates", "value": [{"metadata": {"name": "loot"},
+        "spec": {"source": {"pvc": {"namespace": "bank", "name": "ledger"}}, "storage": {}}}]});
+    let of = restore(json!({"spec": {"target": {"name": "copy"}, "patches": [patch.to_string()]}}));
+    let content = content(json!({}));
+    let vm =
+        super::machine::restored(&of, content.spec.source.virtual_machine.as_ref().unwrap(), None).unwrap();
+    let filled: PersistentVolumeClaim =
+        serde_json::from_value(json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}})).unwrap();
+    let made = super::act::restored_data(&of, None, &vm, &vm.spec.data_volume_templates[0], Some(&filled));
+    assert_eq!(
+        made.data["spec"],
+        json!({"source": {"blank": {}}, "storage": {"resources": {"requests": {"storage": "1Gi"}}}})
+    );
+    assert_eq!(made.annotations()["cdi.kubevirt.io/storage.prePopulated"], "true");
 }
 
 #[test]
