@@ -39,6 +39,36 @@ pub(crate) fn claim(owner: &ObjectMeta, selector: &Selector, object: &ObjectMeta
     }
 }
 
+/// Whose an object is to an owner that would make one of its name, or delete it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ownership {
+    /// The owner controls it.
+    Ours,
+    /// Nothing controls it.
+    Unowned,
+    /// Another object controls it, an earlier one of the owner's name for example.
+    Foreign,
+    /// It is being deleted, whosever it is.
+    Leaving,
+}
+
+/// Judges `object` for `owner`. A name says nothing of it: only the owner's UID does.
+pub(crate) fn ownership(owner: &ObjectMeta, object: &ObjectMeta) -> Ownership {
+    match controller_of(object) {
+        _ if object.deletion_timestamp.is_some() => Ownership::Leaving,
+        None => Ownership::Unowned,
+        Some(reference) if Some(&reference.uid) == owner.uid.as_ref() => Ownership::Ours,
+        Some(_) => Ownership::Foreign,
+    }
+}
+
+/// Whether an earlier object of the owner's kind and name controls `object`, which the garbage collector deletes.
+pub(crate) fn is_of_predecessor(owner: &ObjectMeta, kind: &str, object: &ObjectMeta) -> bool {
+    ownership(owner, object) == Ownership::Foreign
+        && controller_of(object)
+            .is_some_and(|reference| reference.kind == kind && Some(&reference.name) == owner.name.as_ref())
+}
+
 /// The controller reference of an object.
 pub(crate) fn controller_of(object: &ObjectMeta) -> Option<&OwnerReference> {
     object.owner_references.iter().flatten().find(|reference| reference.controller == Some(true))
@@ -93,6 +123,31 @@ mod tests {
             let going = claim(&stays, &selector, &meta(object));
             assert_eq!(going, if expected == Claim::Adopt { Claim::Leave } else { expected });
         }
+    }
+
+    #[test]
+    fn an_object_is_ours_by_the_uid_and_not_by_the_name() {
+        let owner = meta(json!({"name": "web", "uid": "n2"}));
+        let by = |name: &str, uid: &str, controller: bool| {
+            meta(json!({"ownerReferences": [
+                {"apiVersion": "v1", "kind": "K", "name": name, "uid": uid, "controller": controller}]}))
+        };
+        assert_eq!(ownership(&owner, &by("web", "n2", true)), Ownership::Ours);
+        assert_eq!(ownership(&owner, &by("web", "n1", true)), Ownership::Foreign);
+        assert_eq!(ownership(&owner, &by("web", "n2", false)), Ownership::Unowned);
+        let none = meta(json!({}));
+        assert_eq!(
+            ownership(&none, &by("web", "n2", true)),
+            Ownership::Foreign,
+            "an owner that is not made yet"
+        );
+        let mut leaving = by("web", "n2", true);
+        leaving.deletion_timestamp =
+            meta(json!({"deletionTimestamp": "2026-03-01T12:00:00Z"})).deletion_timestamp;
+        assert_eq!(ownership(&owner, &leaving), Ownership::Leaving);
+        assert!(is_of_predecessor(&owner, "K", &by("web", "n1", true)));
+        assert!(!is_of_predecessor(&owner, "K", &by("db", "n1", true)), "another machine that lives");
+        assert!(!is_of_predecessor(&owner, "K", &by("web", "n2", true)));
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! What a VirtualMachine's DataVolumes mean to it: a pure function of the machine and the cache.
 
-use podvirt_api::cdi::Phase;
+use podvirt_api::cdi::{DataVolume, Phase};
 use podvirt_api::names::{annotation, event};
 use podvirt_api::storage::{claim, is_hotpluggable};
 use podvirt_api::v1::{DataVolumeTemplateSpec, VirtualMachine, Volume};
 
 use super::{DataVolumes, Served};
+use crate::claim::{Ownership, is_of_predecessor, ownership};
+
+/// Kind of the owner of a template's DataVolume.
+const VIRTUAL_MACHINE: &str = "VirtualMachine";
 
 /// What is seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +77,7 @@ pub fn look(vm: &VirtualMachine, known: &DataVolumes) -> Look {
         }
     } else {
         for (n, template) in templates.iter().enumerate() {
-            of_template(n, known.get(namespace, name_of(template)).as_deref(), &mut look);
+            of_template(n, vm, known.get(namespace, name_of(template)).as_deref(), &mut look);
         }
     }
     let volumes =
@@ -85,12 +89,21 @@ pub fn look(vm: &VirtualMachine, known: &DataVolumes) -> Look {
     look
 }
 
-fn of_template(n: usize, found: Option<&podvirt_api::cdi::DataVolume>, look: &mut Look) {
+fn of_template(n: usize, vm: &VirtualMachine, found: Option<&DataVolume>, look: &mut Look) {
     let Some(found) = found else {
         look.missing.push(n);
         look.ready = false;
         return;
     };
+    // Its claim, and so the disk, goes with it.
+    if ownership(&vm.metadata, &found.metadata) == Ownership::Leaving
+        || is_of_predecessor(&vm.metadata, VIRTUAL_MACHINE, &found.metadata)
+    {
+        look.ready = false;
+        let name = found.metadata.name.as_deref().unwrap_or_default();
+        look.waits_for.get_or_insert_with(|| format!("DataVolume {name} is being deleted"));
+        return;
+    }
     if matches!(found.phase(), Phase::Usable | Phase::WaitsForConsumer) {
         return;
     }
@@ -123,7 +136,6 @@ fn of_volume(volume: &Volume, namespace: &str, known: &DataVolumes, look: &mut L
 
 #[cfg(test)]
 mod tests {
-    use podvirt_api::cdi::DataVolume;
     use serde_json::{Value, json};
 
     use super::*;
@@ -181,6 +193,32 @@ mod tests {
             json!({"metadata": {"annotations": {"kubevirt.io/immediate-data-volume-creation": "false"}}}),
         );
         assert!(!seen(&later, vec![]).immediate);
+    }
+
+    #[test]
+    fn what_the_garbage_collector_deletes_is_waited_for_and_neither_used_nor_made() {
+        let vm = machine(json!({"metadata": {"uid": "n2"}}));
+        let by = |kind: &str, name: &str, uid: &str, deleted: Value| {
+            let owner =
+                json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": uid, "controller": true});
+            let mut root = serde_json::to_value(volume("root", "Succeeded", "True")).unwrap();
+            json_patch::merge(
+                &mut root,
+                &json!({"metadata": {"ownerReferences": [owner], "deletionTimestamp": deleted}}),
+            );
+            let root = serde_json::from_value(root).unwrap();
+            let look = seen(&vm, vec![root, volume("data", "Succeeded", "True")]);
+            assert_eq!(look.missing, Vec::<usize>::new());
+            (look.ready, look.waits_for)
+        };
+        let goes = (false, Some("DataVolume root is being deleted".to_owned()));
+        assert_eq!(by("VirtualMachine", "vm", "n1", Value::Null), goes, "of a machine of the name before");
+        assert_eq!(by("VirtualMachine", "vm", "n2", json!("2026-03-01T12:00:00Z")), goes);
+        for (kind, name, uid) in
+            [("VirtualMachine", "vm", "n2"), ("VirtualMachine", "db", "d1"), ("Importer", "vm", "i1")]
+        {
+            assert_eq!(by(kind, name, uid, Value::Null), (true, None), "{kind} {name} {uid}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use podvirt_api::v1::{
 };
 
 use super::source::{Source, volumes};
+use crate::claim::{Ownership, ownership};
 use crate::storage::{Ambiguous, Storage, class_of, is_bound, snapshot_class};
 use crate::vm::instancetype::refs;
 
@@ -165,6 +166,7 @@ pub(crate) async fn copy_revision(
     let revisions: Api<ControllerRevision> =
         Api::namespaced(client.clone(), near.namespace.as_deref().unwrap_or_default());
     let of = revisions.get(name).await?;
+    let owner_uid = owner.as_ref().map(|owner| owner.uid.clone());
     let wanted = ControllerRevision {
         metadata: ObjectMeta {
             name: Some(name.replacen(from, to, 1)),
@@ -177,7 +179,17 @@ pub(crate) async fn copy_revision(
     };
     let copy = wanted.name_any();
     match revisions.create(&PostParams::default(), &wanted).await {
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(copy),
+        // The user's own revision, whose name has nothing of the machine's.
+        Err(kube::Error::Api(status)) if status.is_already_exists() && copy == name => Ok(copy),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let owner = ObjectMeta { uid: owner_uid, ..ObjectMeta::default() };
+            let there = revisions.get_opt(&copy).await?;
+            match there.map(|there| ownership(&owner, &there.metadata)) {
+                Some(Ownership::Ours | Ownership::Unowned) => Ok(copy),
+                // It goes with another owner.
+                _ => Err(kube::Error::Api(status)),
+            }
+        }
         made => made.map(|_| copy),
     }
 }

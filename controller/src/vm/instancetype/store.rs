@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::super::reconcile::{Error, Shell};
 use super::Problem;
 use super::find::Looked;
+use crate::claim::{Ownership, is_of_predecessor, ownership};
 
 /// Upstream's words for a revision that could not be stored.
 fn not_stored(why: &str) -> Problem {
@@ -45,6 +46,12 @@ impl Shell {
             Err(error) => return Err(Error::Ask(error)),
         }
         let there = revisions.get(&name).await.map_err(Error::Ask)?;
+        // A machine's revisions go with it, at the garbage collector's leisure.
+        if ownership(&vm.metadata, &there.metadata) == Ownership::Leaving
+            || is_of_predecessor(&vm.metadata, "VirtualMachine", &there.metadata)
+        {
+            return Ok(Err(not_stored(&format!("ControllerRevision {name} is being deleted"))));
+        }
         if is_same(&there, &wanted) {
             return Ok(Ok(name));
         }

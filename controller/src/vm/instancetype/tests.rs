@@ -152,6 +152,26 @@ async fn a_revision_that_is_there_must_say_the_same() {
 }
 
 #[tokio::test]
+async fn a_revision_that_the_garbage_collector_deletes_is_waited_for() {
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-03-01T12:00:00Z"}});
+    let former = json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm", "uid": "v0", "controller": true}]}});
+    for more in [deleted, former] {
+        let mut there = stored();
+        json_patch::merge(&mut there, &more);
+        let (shell, _) = shell("reference", move |what| match what {
+            _ if what.ends_with(TYPE) => Some((200, small())),
+            _ if what.starts_with("POST") => Some(testing::failure(409, "AlreadyExists", "it is there")),
+            _ => Some((200, there.clone())),
+        });
+        let Shape::Failed(problem) = shell.shape(&machine(&json!({}))).await.unwrap() else {
+            panic!("{more}")
+        };
+        assert!(problem.message.ends_with(&format!("{REVISION} is being deleted")), "{}", problem.message);
+    }
+}
+
+#[tokio::test]
 async fn what_is_missing_is_told_and_nothing_is_started() {
     let (shell, _) = shell("reference", |_| {
         Some(testing::failure(
