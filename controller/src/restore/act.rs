@@ -1,8 +1,10 @@
 //! Carrying out what comes next: claims, DataVolumes, the machine.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::{Api, ResourceExt};
 use podvirt_api::cdi::{DataVolume, POPULATED_FOR, PREPOPULATED};
 use podvirt_api::csi::VolumeSnapshot;
@@ -24,6 +26,7 @@ use crate::data::look::name_of;
 use crate::data::template::data_volume;
 use crate::failure::{Error, is_failed_test};
 use crate::snapshot::copy_revision;
+use crate::storage::uses;
 
 /// The part of a JSON pointer that an annotation's name is.
 fn pointer(name: &str) -> String {
@@ -58,6 +61,7 @@ pub(super) async fn change_claims(
         return Ok(Some(noted));
     }
     let api = claims(context, restore);
+    ensure_unused(context, restore, steps).await?;
     for step in steps {
         match step {
             Claim::Make(place) => {
@@ -79,6 +83,27 @@ pub(super) async fn change_claims(
         }
     }
     Ok(None)
+}
+
+/// Refuses where a pod has a claim that is to be deleted: it would go at the pod's end, with all that was written until then.
+async fn ensure_unused(context: &Context, restore: &Restore, steps: &[Claim]) -> Result<(), Error> {
+    let replaced = |step: &Claim| match step {
+        Claim::Replace { name, .. } => Some(name.clone()),
+        Claim::Make(_) => None,
+    };
+    let names: Vec<String> = steps.iter().filter_map(replaced).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &restore.namespace().unwrap_or_default());
+    let pods = pods.list(&ListParams::default()).await?;
+    match names.iter().find_map(|name| Some((name, pods.items.iter().find(|pod| uses(pod, name))?))) {
+        Some((name, pod)) => {
+            let pod = pod.name_any();
+            Err(Error::Refused(format!("claim {name} not deleted: pod {pod} uses it")))
+        }
+        None => Ok(()),
+    }
 }
 
 async fn make_claim(

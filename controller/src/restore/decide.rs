@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use podvirt_api::cdi::{DataVolume, POPULATED_FOR, Phase};
 use podvirt_api::error::chain;
 use podvirt_api::snapshot::{
-    DEFAULT_DEADLINE, LAST_RESTORE, RESTORE_FINALIZER, restored_by, restores, volumes,
+    DEFAULT_DEADLINE, LAST_RESTORE, RESTORE_FINALIZER, claim as snapshot_claim, restored_by, restores,
+    volumes,
 };
 use podvirt_api::state;
 use podvirt_api::v1::{
@@ -20,6 +22,7 @@ use podvirt_api::v1::{
 
 use super::machine::{restored, template};
 use super::names;
+use crate::claim::{Ownership, ownership};
 use crate::data::look::name_of;
 use crate::storage::is_bound;
 
@@ -117,10 +120,7 @@ pub enum Claim {
 }
 
 /// Whether an object was last restored by this restore.
-pub(super) fn is_done(
-    restore: &Restore,
-    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-) -> bool {
+pub(super) fn is_done(restore: &Restore, metadata: &ObjectMeta) -> bool {
     let told = metadata.annotations.as_ref().and_then(|all| all.get(LAST_RESTORE));
     told.is_some_and(|told| *told == restored_by(restore))
 }
@@ -271,6 +271,13 @@ fn of_claims(seen: &Observed<'_>) -> Result<Option<Vec<Claim>>, String> {
             if !in_place {
                 return Err(format!("PersistentVolumeClaim {name} exists, and this restore has not made it"));
             }
+            if !seen.target.is_some_and(|vm| is_of_target(vm, &claim.metadata)) {
+                let target = &restore.spec.target.name;
+                return Err(format!(
+                    "PersistentVolumeClaim {name} exists, and VirtualMachine {target} does not have it: \
+                     volumeRestorePolicy InPlace replaces claims of the target only"
+                ));
+            }
             let data = DataVolume::of_claim(&claim.metadata).map(ToOwned::to_owned);
             steps.push(Claim::Replace { name: name.clone(), uid: claim.uid().unwrap_or_default(), data });
         } else if !is_bound(claim) {
@@ -283,6 +290,19 @@ fn of_claims(seen: &Observed<'_>) -> Result<Option<Vec<Claim>>, String> {
         }
     }
     Ok((waits || !steps.is_empty()).then_some(steps))
+}
+
+/// Whether a claim is one of the target's: a volume of its template names the claim, or its firmware's and TPM's state is on the claim.
+fn is_of_target(vm: &VirtualMachine, claim: &ObjectMeta) -> bool {
+    let name = claim.name.as_deref();
+    let machine = vm.metadata.name.as_deref().unwrap_or_default();
+    let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+    let mut volumes = spec.into_iter().flat_map(|spec| &spec.volumes);
+    let label = claim.labels.as_ref().and_then(|labels| labels.get(state::PERSISTENT_STATE_FOR));
+    let has_state = label.is_some_and(|label| label == machine)
+        || name == Some(&format!("{}-{machine}", state::PERSISTENT_STATE_FOR));
+    volumes.any(|volume| snapshot_claim(volume) == name)
+        || has_state && ownership(&vm.metadata, claim) != Ownership::Foreign
 }
 
 /// The notes with the names of DataVolumes, where those or marks of their claims are missing.

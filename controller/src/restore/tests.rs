@@ -169,6 +169,23 @@ fn in_place_a_claim_is_deleted_once_and_made_anew() {
     scene.claims = [claim_of("claim", json!({"metadata": {"annotations": null}}))].into();
     let replaced = Claim::Replace { name: "claim".into(), uid: "p".into(), data: None };
     assert_eq!(scene.next(&of(json!({}))), Next::Claims(vec![replaced]));
+    let mut other = Scene { claims: scene.claims.clone(), ..there() };
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "another"}}]);
+    other.target = Some(vm(json!({"spec": {"template": {"spec": {"volumes": volumes}}}})));
+    let new = json!({"spec": {"target": {"name": "copy"}}});
+    for (target, more) in [(other.target.clone(), json!({})), (None, new), (None, json!({}))] {
+        other.target = target;
+        let next = other.next(&of(more));
+        assert!(matches!(&next, Next::Problem(why) if why.contains("claims of the target only")), "{next:?}");
+    }
+    let labels = json!({"persistent-state-for": "vm"});
+    for (uid, is_replaced) in [("v1", true), ("v0", false)] {
+        let owners = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm", "uid": uid, "controller": true}]);
+        let state = json!({"metadata": {"annotations": null, "labels": labels, "ownerReferences": owners}});
+        other.target = Some(vm(json!({"spec": {"template": {"spec": {"volumes": volumes}}}})));
+        other.claims = [claim_of("claim", state)].into();
+        assert_eq!(matches!(other.next(&of(json!({}))), Next::Claims(_)), is_replaced, "the state's claim");
+    }
     scene.claims =
         [claim_of("claim", json!({"metadata": {"deletionTimestamp": MADE, "annotations": null}}))].into();
     assert_eq!(scene.next(&of(json!({}))), Next::Claims(vec![]), "it goes");

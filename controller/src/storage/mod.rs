@@ -15,7 +15,7 @@ mod overhead;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus,
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, Pod,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -143,6 +143,16 @@ fn facts(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
             ..PersistentVolumeClaimStatus::default()
         }),
     }
+}
+
+/// Whether a pod that has not ended has the claim of this name.
+pub fn uses(pod: &Pod, claim: &str) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let mut volumes = pod.spec.iter().filter_map(|spec| spec.volumes.as_ref()).flatten();
+    !matches!(phase, Some("Succeeded" | "Failed"))
+        && volumes.any(|volume| {
+            volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim)
+        })
 }
 
 /// Whether a claim has its storage.
