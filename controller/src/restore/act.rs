@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
 };
@@ -21,6 +22,7 @@ use super::claim;
 use super::controller::Context;
 use super::decide::Claim;
 use crate::attachments::reason_of;
+use crate::claim::{Ownership, ownership};
 use crate::data::clone::without_foreign_source;
 use crate::data::look::name_of;
 use crate::data::template::data_volume;
@@ -280,8 +282,18 @@ async fn restore_revisions(
         {
             let of_snapshot = revisions.get(revision).await?;
             if !is_same(&there, &of_snapshot) {
+                let new = ObjectMeta::default();
+                let machine = target.map_or(&new, |vm| &vm.metadata);
+                match ownership(machine, &there.metadata) {
+                    Ownership::Ours | Ownership::Unowned => {}
+                    Ownership::Foreign | Ownership::Leaving => {
+                        let why = format!("ControllerRevision {own} exists, and is not the target's");
+                        return Err(Error::Refused(why));
+                    }
+                }
                 // Revisions do not change: another one takes the name.
-                revisions.delete(&own, &DeleteParams::default()).await?;
+                let only = Preconditions { uid: there.uid(), resource_version: None };
+                revisions.delete(&own, &DeleteParams::default().preconditions(only)).await?;
             }
         }
         let owner = target.and_then(claim::owner);

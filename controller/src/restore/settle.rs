@@ -1,7 +1,8 @@
 //! The end of a restore: owners, what the machine names no more, and the machine let go.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::names::label;
@@ -14,6 +15,7 @@ use serde_json::json;
 use super::act::claims;
 use super::claim::{self, owns};
 use super::controller::Context;
+use crate::claim::{Ownership, ownership};
 use crate::data::look::name_of;
 use crate::failure::Error;
 use crate::storage::backend;
@@ -26,15 +28,25 @@ pub(super) async fn tidy(context: &Context, restore: &Restore, vm: &VirtualMachi
         own_data(context, vm).await?;
     }
     own_state(context, restore, vm).await?;
-    let api = data_volumes(context, vm);
+    let (api, namespace) = (data_volumes(context, vm), vm.namespace().unwrap_or_default());
     for name in &restore.status.deleted_data_volumes {
-        match api.delete(name, &DeleteParams::default()).await {
+        // A template can name any DataVolume.
+        let Some(data) = context.data.get(&namespace, name) else { continue };
+        if ownership(&vm.metadata, &data.metadata) != Ownership::Ours {
+            continue;
+        }
+        match api.delete(name, &only(&data.metadata)).await {
             Ok(_) => tracing::info!(data_volume = name, "DataVolume deleted: the machine names it no more"),
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => return Err(error.into()),
         }
     }
     Ok(())
+}
+
+/// Deletes the very object that was seen.
+fn only(object: &ObjectMeta) -> DeleteParams {
+    DeleteParams::default().preconditions(Preconditions { uid: object.uid.clone(), resource_version: None })
 }
 
 /// Lets the machine go, if this restore holds it.
@@ -83,9 +95,13 @@ async fn own_state(context: &Context, restore: &Restore, vm: &VirtualMachine) ->
     api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
     let others = backend::labelled(&namespace, &machine, &context.storage);
     for other in others.filter(|claim| claim.metadata.name.as_ref() != Some(name)) {
-        match api.delete(&other.name_any(), &DeleteParams::default()).await {
+        // A claim of an owner that is gone is left to the garbage collector.
+        if matches!(ownership(&vm.metadata, &other.metadata), Ownership::Foreign | Ownership::Leaving) {
+            continue;
+        }
+        match api.delete(&other.name_any(), &only(&other.metadata)).await {
             Ok(_) => tracing::info!(claim = other.name_any(), "claim deleted: the machine has another state"),
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => return Err(error.into()),
         }
     }
