@@ -19,7 +19,7 @@ use podvirt_api::error::chain;
 use podvirt_api::names::event;
 use podvirt_api::snapshot::{RESTORE_FINALIZER, content_name, restores, set_condition};
 use podvirt_api::v1::{
-    SnapshotConditionType as Condition, VirtualMachine, VirtualMachineInstance,
+    SnapshotConditionType as Condition, StateChangeRequestAction, VirtualMachine, VirtualMachineInstance,
     VirtualMachineRestore as Restore, VirtualMachineRestoreStatus as Status,
     VirtualMachineSnapshot as Snapshot, VirtualMachineSnapshotContent as Content,
     VirtualMachineSnapshotPhase as Phase,
@@ -38,7 +38,7 @@ use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
 use crate::snapshot::{Snapshots, stop};
 use crate::storage::Storage;
-use crate::vm::Machines;
+use crate::vm::{Machines, Strategy, is_final};
 use crate::vmi::View;
 
 /// How often what is waited for is looked at. Its change comes by itself, as a rule.
@@ -206,17 +206,23 @@ impl<'a> Pass<'a> {
         let target =
             context.machines.store().get(&ObjectRef::new(&restore.spec.target.name).within(&namespace));
         let snapshot = snapshot(context, restore);
+        let goes_on = restores(restore) && restore.metadata.deletion_timestamp.is_none();
         let mut runs = false;
-        if restores(restore) && restore.metadata.deletion_timestamp.is_none() {
-            // What is going to be taken from a machine must not be in use, whatever the cache says.
+        if goes_on {
+            // What is going to be taken from a machine must not be in use, whatever the caches say of the machine and of its instance. An
+            // instance that has ended uses nothing: it may stay for long, as that of a machine that the user starts.
             let instances: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
-            runs = target.is_some() && instances.get_metadata_opt(&restore.spec.target.name).await?.is_some();
+            let instance = instances.get_opt(&restore.spec.target.name).await?;
+            runs = instance.is_some_and(|vmi| !is_final(&vmi));
         }
         let mut names: Vec<String> =
             restore.status.restores.iter().map(|to| to.persistent_volume_claim.clone()).collect();
         let noted = restore.status.restores.iter().filter_map(|to| to.data_volume_name.clone());
         let mut volumes: Vec<String> = noted.collect();
-        if let Ok((_, content)) = &snapshot
+        // Patches are applied only where something is decided by them.
+        if goes_on
+            && !runs
+            && let Ok((_, content)) = &snapshot
             && let Some(stored) = &content.spec.source.virtual_machine
             && let Ok(vm) = machine::restored(restore, stored, target.as_deref())
         {
@@ -282,14 +288,11 @@ impl<'a> Pass<'a> {
                 return Ok(Some(AGAIN));
             }
             Next::Stop => {
-                self.wait(status, STOPPING, STOPPING).await?;
-                if let Some(vm) =
-                    target.filter(|vm| crate::vm::Strategy::of(vm) != Ok(crate::vm::Strategy::Halted))
-                {
-                    match stop(&context.client, vm).await {
-                        // It stops, or has stopped.
-                        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
-                        done => done?,
+                match stop_target(context, target).await? {
+                    None => self.wait(status, STOPPING, STOPPING).await?,
+                    Some(answer) => {
+                        let why = format!("Restore target was not stopped: {answer}");
+                        self.wait(status, &why, &why).await?;
                     }
                 }
                 return Ok(Some(AGAIN));
@@ -461,6 +464,21 @@ impl<'a> Pass<'a> {
         let wanted = Restore { status, ..self.restore.clone() };
         patch::status_subresource(&self.api, self.restore, &wanted).await?;
         Ok(())
+    }
+}
+
+/// Asks the target to stop, unless it has been asked; what it answers where it does not stop.
+async fn stop_target(context: &Context, target: Option<&VirtualMachine>) -> Result<Option<String>, Error> {
+    let Some(vm) = target else { return Ok(None) };
+    let requests = &vm.status.state_change_requests;
+    let stops = requests.iter().any(|request| request.action == StateChangeRequestAction::Stop);
+    if stops || Strategy::of(vm) == Ok(Strategy::Halted) {
+        return Ok(None);
+    }
+    match stop(&context.client, vm).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Some(status.message)),
+        done => Ok(done.map(|()| None)?),
     }
 }
 

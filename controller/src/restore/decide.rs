@@ -52,7 +52,7 @@ pub struct Observed<'a> {
     pub restore: &'a Restore,
     /// The machine of its target's name, if it is there.
     pub target: Option<&'a VirtualMachine>,
-    /// Whether the machine has an instance.
+    /// Whether the machine has an instance that has not ended.
     pub runs: bool,
     /// The snapshot and its content, if both are ready.
     pub snapshot: Result<(&'a Snapshot, &'a Content), &'a str>,
@@ -215,7 +215,8 @@ fn running(seen: &Observed<'_>) -> Next {
     let is_late = made.checked_add(DEFAULT_DEADLINE).is_ok_and(|end| end < seen.now);
     match policy {
         Readiness::WaitEventually => Next::Wait(WAIT_FOR_EVER),
-        Readiness::StopTarget => Next::Stop,
+        Readiness::StopTarget if seen.target.is_some() => Next::Stop,
+        Readiness::StopTarget => Next::Wait(WAIT_FOR_EVER),
         Readiness::FailImmediate => Next::Fail(AT_ONCE),
         Readiness::WaitGracePeriod if is_late => Next::Fail(TOO_LATE),
         Readiness::WaitGracePeriod => Next::Wait(WAIT),
