@@ -191,7 +191,10 @@ fn step(seen: &Observed<'_>, plan: &mut Plan) -> Step {
                     format!("snapshot {of} does not exist anymore"),
                 );
             };
-            let made = make::restore(clone, &of, vm);
+            let made = match make::restore(clone, &of, vm) {
+                Ok(made) => made,
+                Err(error) => return Step::Fails(event::CLONE_RESTORE_FAILED, error.to_string()),
+            };
             plan.status.restore_name = made.metadata.name.clone();
             return Step::Goes(Some(Action::Restore(Box::new(made))));
         }

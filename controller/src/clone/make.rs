@@ -10,7 +10,7 @@ use podvirt_api::v1::{
     VolumeNamePolicy, VolumeRestorePolicy,
 };
 
-use super::patches::patches;
+use super::patches::{FilterError, patches};
 
 fn machine(name: String) -> TypedLocalObjectReference {
     TypedLocalObjectReference { api_group: Some(v1::GROUP.into()), kind: "VirtualMachine".into(), name }
@@ -57,20 +57,28 @@ pub(super) fn snapshot(clone: &Clone_) -> Snapshot {
 }
 
 /// The restore of a snapshot, which has this machine.
-pub(super) fn restore(clone: &Clone_, snapshot: &str, vm: &SnapshotVirtualMachine) -> Restore {
+///
+/// # Errors
+///
+/// Filters of the clone take too much.
+pub(super) fn restore(
+    clone: &Clone_,
+    snapshot: &str,
+    vm: &SnapshotVirtualMachine,
+) -> Result<Restore, FilterError> {
     let policy = clone.spec.volume_name_policy.as_ref().map(|policy| match policy {
         VolumeNamePolicy::PrefixTargetName => VolumeRestorePolicy::PrefixTargetName,
         VolumeNamePolicy::RandomizeNames | VolumeNamePolicy::Other(_) => VolumeRestorePolicy::RandomizeNames,
     });
-    Restore {
+    Ok(Restore {
         metadata: metadata(clone, restore_name(clone)),
         spec: VirtualMachineRestoreSpec {
             target: machine(target_name(clone)),
             virtual_machine_snapshot_name: snapshot.to_owned(),
             volume_restore_policy: policy,
-            patches: patches(vm, &clone.spec),
+            patches: patches(vm, &clone.spec)?,
             ..VirtualMachineRestoreSpec::default()
         },
         ..Restore::default()
-    }
+    })
 }
