@@ -62,11 +62,15 @@ pub fn short_name(prefix: &str, uid: &str) -> String {
 }
 
 /// Name of the pod that holds the claims of these volumes, sorted, for the launcher pod with this UID. It follows from both, so that
-/// such a pod is not made twice.
+/// such a pod is not made twice; it has the whole UID, so that two launcher pods never have one name.
 pub fn attachment_name<'a>(launcher_uid: &str, volumes: impl IntoIterator<Item = &'a str>) -> String {
     let volumes: Vec<&str> = volumes.into_iter().collect();
-    let of_launcher = short_name(pod::HOTPLUG_PREFIX, launcher_uid);
-    short_name(&format!("{of_launcher}-"), &volumes.join("/"))
+    short_name(&format!("{}{launcher_uid}-", pod::HOTPLUG_PREFIX), &volumes.join("/"))
+}
+
+/// Name of the pod that is the first to use the claim of a volume, for the launcher pod with this UID.
+pub fn first_use_name(launcher_uid: &str, volume: &str) -> String {
+    short_name(&format!("{}{launcher_uid}-first-", pod::HOTPLUG_PREFIX), volume)
 }
 
 /// Name of the pod that holds the claims of all volumes that are plugged, for a migration's target pod with this UID.
@@ -135,7 +139,16 @@ mod tests {
         {
             assert_ne!(name, other);
         }
-        assert!(name.starts_with("hp-volume-") && name.len() == "hp-volume-".len() + 11, "{name}");
+        let begin = "hp-volume-66a0523a-60ed-4121-bf2c-05c023fb24a3-";
+        let [first, second] =
+            ["66a0523a-60ed-4121-bf2c-05c023fb24a3", "901cd0be-33d0-4a43-944c-f976fa0261c9"];
+        assert_eq!(short_name("", first), short_name("", second), "the five letters are not enough");
+        assert_ne!(attachment_name(first, ["data"]), attachment_name(second, ["data"]));
+        assert_ne!(first_use_name(first, "data"), first_use_name(second, "data"));
+        assert!(attachment_name(first, ["data"]).starts_with(begin));
+        for name in [attachment_name(first, ["data"]), first_use_name(first, "data")] {
+            assert!(name.len() <= HOSTNAME_MAX, "{name}");
+        }
     }
 
     #[test]

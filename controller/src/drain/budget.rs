@@ -15,7 +15,6 @@ use podvirt_api::v1::{
 };
 
 use super::evacuate::key;
-use crate::template::short_name;
 
 /// Start of the budgets' names (upstream's).
 const PREFIX: &str = "kubevirt-disruption-budget-";
@@ -116,7 +115,8 @@ fn budget(machine: &VirtualMachineInstance, pods: i32) -> PodDisruptionBudget {
     let of_machine = BTreeMap::from([(label::CREATED_BY.to_owned(), uid.clone())]);
     PodDisruptionBudget {
         metadata: ObjectMeta {
-            name: Some(short_name(PREFIX, &uid)),
+            // By the whole UID: a few letters of it are not the machine's alone.
+            name: Some(format!("{PREFIX}{uid}")),
             namespace: machine.namespace(),
             labels: Some(of_machine.clone()),
             owner_references: Some(vec![OwnerReference {
@@ -229,6 +229,27 @@ mod tests {
         ] {
             assert_eq!(applied(&changed(more.clone())).spec, made.spec, "{more}");
         }
+    }
+
+    #[test]
+    fn each_of_two_machines_has_its_budget_whatever_their_uids() {
+        let config = KubeVirtConfiguration::default();
+        let mut all = Vec::new();
+        // The UIDs have the same hash of five letters.
+        for uid in ["66a0523a-60ed-4121-bf2c-05c023fb24a3", "901cd0be-33d0-4a43-944c-f976fa0261c9"] {
+            let mut machine = machine("LiveMigrate", "True", "Running").as_ref().clone();
+            machine.metadata.uid = Some(uid.into());
+            all.push(Arc::new(machine));
+        }
+        let made = changes(&all, &[], &[], &config);
+        let budgets: Vec<_> = made.chunks(1).map(applied).collect();
+        assert_ne!(budgets[0].metadata.name, budgets[1].metadata.name);
+        assert_eq!(changes(&all, &[], &budgets, &config), []);
+        // Those of names that were made otherwise are replaced.
+        let mut before = budgets[0].as_ref().clone();
+        before.metadata.name = Some(format!("{PREFIX}bcdfg"));
+        let changed = changes(&all[..1], &[], &[Arc::new(before)], &config);
+        assert!(matches!(&changed[..], [Change::Apply(_), Change::Delete { .. }]), "{changed:?}");
     }
 
     #[test]

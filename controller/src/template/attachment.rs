@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podvirt_api::attachment::Attached;
-use podvirt_api::names::{annotation, attachment_name, label, path, pod as names, short_name};
+use podvirt_api::names::{annotation, attachment_name, first_use_name, label, path, pod as names};
 use podvirt_api::resources::{self, storage as size};
 use podvirt_api::storage::is_block;
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
@@ -68,7 +68,7 @@ pub fn first_use_pod(
     let command = vec!["virt-launcher".into(), "--version".into()];
     let mut pod = pod(vmi, launcher, node, std::slice::from_ref(volume), images, config, command)?;
     let launcher = launcher.metadata.uid.as_deref().unwrap_or_default();
-    pod.metadata.name = Some(short_name(names::HOTPLUG_PREFIX, &format!("{launcher}/first/{}", volume.name)));
+    pod.metadata.name = Some(first_use_name(launcher, &volume.name));
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(annotation::EPHEMERAL_PROVISIONING.into(), "true".into());
     Ok(pod)
