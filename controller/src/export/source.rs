@@ -12,6 +12,7 @@ use podvirt_api::v1::{
 };
 
 use super::backup::Offered;
+use crate::claim::{Ownership, ownership};
 use crate::data::DataVolumes;
 use crate::snapshot::is_filled;
 use crate::storage::{Storage, backend};
@@ -219,17 +220,26 @@ pub(super) fn of_snapshot(
     };
     let backups = content.spec.volume_backups.iter().enumerate();
     let mut seen = Seen { machine, ..Seen::waiting(reason::INITIALIZING, String::new()) };
+    let mut taken = None;
     for (place, backup) in backups {
         let of = backup.persistent_volume_claim.metadata.as_ref();
         let of = of.and_then(|metadata| metadata.name.as_deref()).unwrap_or_default();
         let claim = restored_name(own, of);
         match known.storage.claims.get(namespace, &claim) {
-            Some(_) => seen.claims.push(claim),
+            Some(there) if ownership(&export.metadata, &there.metadata) == Ownership::Ours => {
+                seen.claims.push(claim);
+            }
+            // What has the name may be any claim: it is not what the snapshot holds.
+            Some(_) => taken = taken.or(Some(claim)),
             None => seen.missing.push(place),
         }
     }
     let bound = |claim: &String| known.phase(namespace, claim).as_deref() == Some("Bound");
-    seen.condition = if seen.claims.is_empty() && seen.missing.is_empty() {
+    seen.condition = if let Some(claim) = &taken {
+        let message = format!("PersistentVolumeClaim {namespace}/{claim} exists, and is not this export's");
+        seen.waits = (reason::NOT_CREATED, message.clone());
+        told(false, reason::NOT_CREATED, message)
+    } else if seen.claims.is_empty() && seen.missing.is_empty() {
         seen.skipped = true;
         told(false, reason::SNAPSHOT_EMPTY, empty)
     } else if !seen.missing.is_empty() {
@@ -239,6 +249,6 @@ pub(super) fn of_snapshot(
     } else {
         told(false, reason::NOT_READY, "Not all PVCs are ready".to_owned())
     };
-    seen.populated = seen.missing.is_empty();
+    seen.populated = seen.missing.is_empty() && taken.is_none();
     seen
 }

@@ -266,13 +266,26 @@ fn a_snapshots_claims_are_made_first() {
         "VolumesCreated=False NotAllPVCsCreated Not all PVCs have been successfully restored"
     );
     assert_eq!(plan.actions, [Action::MakeService, Action::MakeClaims(vec![0])]);
-    let (told, plan) = look(Some(&ready), Some(&own), json!([claim("x-disk", "Pending")]));
+    let restored = |phase: &str, uid: &str| {
+        let mut claim = claim("x-disk", phase);
+        claim["metadata"]["ownerReferences"] = json!([{"apiVersion": "export.kubevirt.io/v1beta1",
+            "kind": "VirtualMachineExport", "name": "x", "uid": uid, "controller": true}]);
+        claim
+    };
+    let uid = export.metadata.uid.clone().unwrap();
+    for other in [claim("x-disk", "Bound"), restored("Bound", "another")] {
+        let (told, plan) = look(Some(&ready), Some(&own), json!([other]));
+        let why = "NotAllPVCsCreated PersistentVolumeClaim ns/x-disk exists, and is not this export's";
+        assert_eq!(told[..2], [format!("Ready=False {why}"), format!("VolumesCreated=False {why}")]);
+        assert_eq!(plan.actions, [Action::MakeService], "neither a claim nor a pod");
+    }
+    let (told, plan) = look(Some(&ready), Some(&own), json!([restored("Pending", &uid)]));
     assert_eq!(told[1], "VolumesCreated=False NotAllPVCsReady Not all PVCs are ready");
     assert!(
         plan.actions.contains(&Action::MakePod("export-token-x".into())),
         "a pod may be what they wait for"
     );
-    let (told, plan) = look(Some(&ready), Some(&own), json!([claim("x-disk", "Bound")]));
+    let (told, plan) = look(Some(&ready), Some(&own), json!([restored("Bound", &uid)]));
     assert_eq!(told[1], "VolumesCreated=True AllPVCsReady");
     assert_eq!(plan.status.virtual_machine_name.as_deref(), Some("vm"));
 }
