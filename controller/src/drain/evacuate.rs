@@ -14,6 +14,7 @@ use podvirt_api::v1::{
 };
 
 use crate::migration::admit::Limits;
+use crate::migration::is_held_up;
 
 type Machine = Arc<VirtualMachineInstance>;
 
@@ -37,28 +38,39 @@ pub fn is_tainted(node: &Node, taint: &str) -> bool {
     taints.iter().any(|t| t.key == taint && t.effect == "NoSchedule")
 }
 
-/// Decides. `asked`: [keys](key) of machines for which a migration was made that is not among `migrations` yet.
+/// What became of migrations that were asked for and are not among those that are seen, by the [keys](key) of their machines.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// They were made.
+    pub made: Vec<String>,
+    /// They were refused, and it is too early to ask again.
+    pub refused: BTreeSet<String>,
+}
+
+/// Decides.
 ///
-/// As many evacuations are open at a time as may run, whatever users have asked for meanwhile: an evacuation that waits
-/// is the next to start, and one that was not made because users' migrations fill the queue would never be.
+/// As many evacuations are open at a time as may run, whatever users have asked for meanwhile: an evacuation that waits for its turn
+/// is the next to start, and one that was not made because users' migrations fill the queue would never be. An evacuation that is
+/// [held up](is_held_up) by its own machine takes no place.
 pub fn plan(
     machines: &[Machine],
     migrations: &[Arc<Migration>],
     tainted: &BTreeSet<String>,
-    asked: &[String],
+    asked: &Asked,
     config: &KubeVirtConfiguration,
 ) -> Plan {
     let limits = Limits::of(&defaults(config));
     let (mut moving, mut evacuating): (BTreeSet<String>, BTreeSet<String>) = Default::default();
     for migration in migrations.iter().filter(|m| !is_final(m)) {
         let machine = key(migration.namespace(), migration.spec.vmi_name.as_deref());
-        if migration.annotations().contains_key(annotation::EVACUATION_MIGRATION) {
+        let evacuates = migration.annotations().contains_key(annotation::EVACUATION_MIGRATION);
+        if evacuates && !is_held_up(migration) {
             evacuating.insert(machine.clone());
         }
         moving.insert(machine);
     }
-    evacuating.extend(asked.iter().cloned());
-    moving.extend(asked.iter().cloned());
+    evacuating.extend(asked.made.iter().cloned());
+    moving.extend(asked.made.iter().chain(&asked.refused).cloned());
     let of = |machine: &Machine| key(machine.namespace(), machine.metadata.name.as_deref());
     let mut of_node: BTreeMap<&str, usize> = BTreeMap::new();
     for machine in machines.iter().filter(|machine| evacuating.contains(&of(machine))) {
@@ -175,7 +187,8 @@ mod tests {
         asked: &[&str],
     ) -> Vec<String> {
         let tainted = tainted.iter().map(ToString::to_string).collect();
-        let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+        let made = asked.iter().map(ToString::to_string).collect();
+        let asked = Asked { made, ..Asked::default() };
         let plan = plan(machines, migrations, &tainted, &asked, &KubeVirtConfiguration::default());
         plan.migrate.iter().map(|machine| machine.name_any()).collect()
     }
@@ -218,6 +231,44 @@ mod tests {
     }
 
     #[test]
+    fn an_evacuation_that_its_own_machine_holds_up_takes_no_place() {
+        let of = |nodes: &[&str]| -> Vec<Machine> {
+            nodes.iter().map(|name| machine(name, &name[..1], "LiveMigrate", json!({}))).collect()
+        };
+        let all = of(&["a-0", "a-1", "b-0", "b-1", "c-0", "c-1"]);
+        let open = |kind: &str, phase: &str| -> Vec<Arc<Migration>> {
+            let held = |machine: &Machine| {
+                let mut made = evacuation(&machine.name_any(), phase).as_ref().clone();
+                let condition = json!([{"type": kind, "status": "True"}]);
+                made.status.conditions = serde_json::from_value(condition).unwrap();
+                Arc::new(made)
+            };
+            all[..5].iter().map(held).collect()
+        };
+        for kind in [
+            "migrationBlockedByBackup",
+            "migrationBlockedByUtilityVolumes",
+            "MigrationBackoff",
+            "MachineNotRunning",
+        ] {
+            assert_eq!(names(&all, &open(kind, "Pending"), &[], &[]), ["c-1"], "{kind}");
+        }
+        assert_eq!(names(&all, &open("other", "Pending"), &[], &[]), [""; 0]);
+        let runs = open("migrationBlockedByBackup", "Running");
+        assert_eq!(names(&all, &runs, &[], &[]), [""; 0], "it has begun since");
+    }
+
+    #[test]
+    fn a_machine_whose_migration_was_refused_is_left_for_a_while_and_takes_no_place() {
+        let all: Vec<Machine> =
+            (0..3).map(|n| machine(&format!("a-{n}"), "a", "LiveMigrate", json!({}))).collect();
+        let asked = Asked { made: vec![], refused: ["shop/a-0".to_owned()].into() };
+        let plan = plan(&all, &[], &BTreeSet::new(), &asked, &KubeVirtConfiguration::default());
+        let names: Vec<String> = plan.migrate.iter().map(|machine| machine.name_any()).collect();
+        assert_eq!(names, ["a-1", "a-2"]);
+    }
+
+    #[test]
     fn what_users_have_asked_for_takes_no_evacuations_place() {
         let stay = json!({"status": {"evacuationNodeName": null}});
         let mut all: Vec<Machine> =
@@ -239,7 +290,8 @@ mod tests {
             machine("must", "n1", "LiveMigrate", cannot.clone()),
             machine("may", "n1", "LiveMigrateIfPossible", cannot),
         ];
-        let plan = plan(&all, &[], &BTreeSet::new(), &[], &KubeVirtConfiguration::default());
+        let none = Asked::default();
+        let plan = plan(&all, &[], &BTreeSet::new(), &none, &KubeVirtConfiguration::default());
         assert_eq!(plan.migrate.len(), 0);
         let [(machine, why)] = &plan.blocked[..] else { panic!("{:?}", plan.blocked) };
         assert_eq!((machine.name_any().as_str(), why.as_str()), ("must", "volume root: local"));

@@ -22,7 +22,7 @@ pub mod budget;
 pub mod evacuate;
 pub mod update;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,7 @@ use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::defaults;
 use podvirt_api::names::{self, event, label};
 use podvirt_api::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -69,6 +70,11 @@ struct Drain {
     metrics: Metrics,
     /// When machines with an older launcher were evicted last.
     evicted: Option<Instant>,
+    /// Which machines were given another pod last.
+    turns: update::Turns,
+    /// Machines whose migration was refused, and when to ask again: `namespace/machine`.
+    refused: BTreeMap<String, Instant>,
+    backoff: Backoff<String>,
 }
 
 /// Looks that a migration that was made may take to show up in the cache.
@@ -121,6 +127,9 @@ pub async fn run(context: Context) {
         namespace,
         metrics,
         evicted: None,
+        turns: update::Turns::default(),
+        refused: BTreeMap::new(),
+        backoff: Backoff::default(),
     };
     // Each runs until both are dropped.
     tokio::join!(follow_budgets, drain.look_forever());
@@ -168,7 +177,7 @@ impl Drain {
             .map(|n| n.name_any())
             .collect();
         self.forget_seen(&migrations);
-        let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
+        let asked = self.asked(&machines);
         let plan = evacuate::plan(&machines, &migrations, &tainted, &asked, config);
         for machine in plan.migrate {
             self.migrate(&machine, &evacuate::migration(&machine), "to empty the node").await;
@@ -193,9 +202,9 @@ impl Drain {
         migrations: &[Arc<Migration>],
         settings: &Settings,
     ) {
-        let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
+        let asked = self.asked(machines);
         let due = self.evicted.is_none_or(|at| at.elapsed() >= settings.batch_interval);
-        let plan = update::plan(machines, migrations, &asked, settings, due);
+        let plan = update::plan(machines, migrations, &asked, settings, due, &mut self.turns);
         for migration in &plan.abort {
             let api: Api<Migration> =
                 Api::namespaced(self.client.clone(), &migration.namespace().unwrap_or_default());
@@ -264,6 +273,27 @@ impl Drain {
         self.asked.retain(|(machine, left)| *left > 0 && !seen.contains(machine));
     }
 
+    /// What was asked for before this look at `machines`.
+    fn asked(&mut self, machines: &[Arc<VirtualMachineInstance>]) -> evacuate::Asked {
+        let there: BTreeSet<String> = machines
+            .iter()
+            .map(|machine| evacuate::key(machine.namespace(), machine.metadata.name.as_deref()))
+            .collect();
+        self.refused.retain(|machine, _| {
+            let stays = there.contains(machine);
+            if !stays {
+                self.backoff.forget(machine);
+            }
+            stays
+        });
+        let now = Instant::now();
+        let rest = self.refused.iter().filter(|(_, until)| **until > now);
+        evacuate::Asked {
+            made: self.asked.iter().map(|(machine, _)| machine.clone()).collect(),
+            refused: rest.map(|(machine, _)| machine.clone()).collect(),
+        }
+    }
+
     async fn migrate(
         &mut self,
         machine: &podvirt_api::v1::VirtualMachineInstance,
@@ -272,8 +302,11 @@ impl Drain {
     ) {
         let namespace = machine.namespace().unwrap_or_default();
         let api: Api<Migration> = Api::namespaced(self.client.clone(), &namespace);
+        let key = evacuate::key(machine.namespace(), machine.metadata.name.as_deref());
         match api.create(&PostParams::default(), migration).await {
             Ok(made) => {
+                self.backoff.forget(&key);
+                self.refused.remove(&key);
                 tracing::info!(
                     namespace,
                     machine = machine.name_any(),
@@ -283,16 +316,20 @@ impl Drain {
                 );
                 let message = format!("made migration {} {why}", made.name_any());
                 self.recorder.normal(machine, event::SUCCESSFUL_CREATE, &message).await;
-                self.asked
-                    .push((evacuate::key(machine.namespace(), machine.metadata.name.as_deref()), LOOKS));
+                self.asked.push((key, LOOKS));
             }
-            Err(error) => tracing::warn!(
-                namespace,
-                machine = machine.name_any(),
-                error = &error as &dyn std::error::Error,
-                why,
-                "migration not asked for"
-            ),
+            Err(error) => {
+                let again = self.backoff.failed(key.clone());
+                self.refused.insert(key, Instant::now() + again);
+                tracing::warn!(
+                    namespace,
+                    machine = machine.name_any(),
+                    error = &error as &dyn std::error::Error,
+                    why,
+                    ?again,
+                    "migration not asked for"
+                );
+            }
         }
     }
 

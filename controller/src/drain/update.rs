@@ -11,6 +11,9 @@
 //! | `Evict` | are evicted | are evicted |
 //! | both | are migrated | are evicted |
 //!
+//! A machine whose volumes move is never evicted: its disks would be in parts. Machines have their turn one after the other by name, and
+//! the next turn begins behind the last.
+//!
 //! Migrations of this kind are upkeep: they leave room to evacuations, wait behind users' migrations, and after
 //! failures. Evictions come in batches. Nothing begins before virt-operator has replaced all daemons: the new
 //! launchers need them.
@@ -28,8 +31,9 @@ use podvirt_api::v1::{
     VirtualMachineInstancePhase as Phase,
 };
 
-use super::evacuate::{key, migration_for};
+use super::evacuate::{Asked, key, migration_for};
 use crate::migration::admit::Limits;
+use crate::migration::is_held_up;
 use crate::settings::Settings;
 
 /// Longest value of a label, characters.
@@ -48,19 +52,32 @@ pub struct Plan {
     pub evict: Vec<Arc<VirtualMachineInstance>>,
 }
 
-/// What to do with the machines. `asked`: [keys](key) of machines for which a migration was made that is not among
-/// `migrations` yet. `batch_due`: the last batch of evictions is long enough ago.
+/// Which machines had their turn last, as [keys](key): the next turn begins behind them. So machines that can never move, or whose eviction
+/// is always refused, do not keep the others from theirs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// The last machine that was migrated.
+    pub migrated: String,
+    /// The last machine that was evicted.
+    pub evicted: String,
+}
+
+/// What to do with the machines. `batch_due`: the last batch of evictions is long enough ago. `turns` is brought up to date.
 pub fn plan(
     machines: &[Arc<VirtualMachineInstance>],
     migrations: &[Arc<Migration>],
-    asked: &[String],
+    asked: &Asked,
     settings: &Settings,
     batch_due: bool,
+    turns: &mut Turns,
 ) -> Plan {
-    let open = migrations.iter().filter(|migration| !is_final(migration));
-    let mut moving: BTreeSet<String> =
-        open.map(|migration| key(migration.namespace(), migration.spec.vmi_name.as_deref())).collect();
-    moving.extend(asked.iter().cloned());
+    let (mut moving, mut places): (BTreeSet<String>, usize) = Default::default();
+    for migration in migrations.iter().filter(|migration| !is_final(migration)) {
+        let is_new = moving.insert(key(migration.namespace(), migration.spec.vmi_name.as_deref()));
+        places += usize::from(is_new && !is_held_up(migration));
+    }
+    places += asked.made.iter().filter(|machine| moving.insert((*machine).clone())).count();
+    moving.extend(asked.refused.iter().cloned());
     let of = |machine: &VirtualMachineInstance| key(machine.namespace(), machine.metadata.name.as_deref());
     let mut wanted: Vec<&Arc<VirtualMachineInstance>> =
         machines.iter().filter(|machine| needs_another_pod(machine)).collect();
@@ -71,14 +88,33 @@ pub fn plan(
     plan.abort = open_upkeep(migrations, machines);
     wanted.retain(|machine| !moving.contains(&of(machine)));
     wanted.sort_by_key(|machine| of(machine));
-    let (move_them, rest): (Vec<_>, Vec<_>) =
+    let (move_them, mut rest): (Vec<_>, Vec<_>) =
         wanted.into_iter().partition(|machine| settings.live_migrates && migratable(machine).is_ok());
-    let room = Limits::of(&defaults(&settings.configuration)).cluster.saturating_sub(moving.len());
-    plan.migrate = move_them.into_iter().take(room).cloned().collect();
+    // An end in the middle of a move leaves disks in parts. What the instance tells of the former claims holds until the next pass over it:
+    // the machine is migrated after that, or by its next migration.
+    rest.retain(|machine| !has_volumes_to_move(machine));
+    let room = Limits::of(&defaults(&settings.configuration)).cluster.saturating_sub(places);
+    plan.migrate = next(move_them, room, &mut turns.migrated);
     if settings.evicts && batch_due {
-        plan.evict = rest.into_iter().take(settings.batch).cloned().collect();
+        plan.evict = next(rest, settings.batch, &mut turns.evicted);
     }
     plan
+}
+
+/// The first `count` of the machines behind the one that had its turn last, which is `last`; they are sorted by their keys.
+fn next(
+    mut machines: Vec<&Arc<VirtualMachineInstance>>,
+    count: usize,
+    last: &mut String,
+) -> Vec<Arc<VirtualMachineInstance>> {
+    let of = |machine: &VirtualMachineInstance| key(machine.namespace(), machine.metadata.name.as_deref());
+    let behind = machines.partition_point(|machine| of(machine) <= *last);
+    machines.rotate_left(behind);
+    machines.truncate(count);
+    if let Some(machine) = machines.last() {
+        *last = of(machine);
+    }
+    machines.into_iter().cloned().collect()
 }
 
 /// Open migrations of upkeep whose machines' volumes are not to move to other claims any more.
@@ -170,9 +206,10 @@ mod tests {
         migrations: &[Arc<Migration>],
         asked: &[&str],
     ) -> Vec<String> {
-        let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+        let made = asked.iter().map(ToString::to_string).collect();
+        let asked = Asked { made, ..Asked::default() };
         let settings = Settings { live_migrates: true, is_rolled_out: true, ..Settings::default() };
-        told(&plan(machines, migrations, &asked, &settings, true).migrate)
+        told(&plan(machines, migrations, &asked, &settings, true, &mut Turns::default()).migrate)
     }
 
     fn told(machines: &[Arc<VirtualMachineInstance>]) -> Vec<String> {
@@ -190,7 +227,7 @@ mod tests {
         let all = [old("a", "True"), old("b", "False"), old("c", "False"), machine("current", current)];
         let planned = |live_migrates, evicts, is_rolled_out, batch_due| {
             let settings = Settings { live_migrates, evicts, is_rolled_out, batch: 2, ..Settings::default() };
-            let plan = plan(&all, &[], &[], &settings, batch_due);
+            let plan = plan(&all, &[], &Asked::default(), &settings, batch_due, &mut Turns::default());
             assert_eq!(plan.outdated, 3);
             (told(&plan.migrate).join(" "), told(&plan.evict).join(" "))
         };
@@ -231,6 +268,67 @@ mod tests {
         let all: Vec<_> = (0..9).map(|n| machine(&format!("m{n}"), json!({}))).collect();
         assert_eq!(names(&all, &[], &[]).len(), 5);
         assert_eq!(names(&all, &[open("x", "Running"), open("y", "Pending")], &["shop/z"]), ["m0", "m1"]);
+    }
+
+    #[test]
+    fn a_machine_whose_volumes_move_is_not_evicted() {
+        let moving = |migratable: &str| {
+            machine(
+                "web",
+                json!({"status": {"migratedVolumes": [{"volumeName": "root"}], "conditions": [
+                    {"type": "LiveMigratable", "status": migratable}, {"type": "VolumesChange", "status": "True"}]}}),
+            )
+        };
+        let planned = |machine, live_migrates| {
+            let settings = Settings {
+                live_migrates,
+                evicts: true,
+                is_rolled_out: true,
+                batch: 2,
+                ..Settings::default()
+            };
+            let plan = plan(&[machine], &[], &Asked::default(), &settings, true, &mut Turns::default());
+            (told(&plan.migrate).len(), told(&plan.evict).len())
+        };
+        // The condition is that of the former claims until the next pass over the instance.
+        assert_eq!(planned(moving("False"), true), (0, 0));
+        assert_eq!(planned(moving("True"), true), (1, 0));
+        assert_eq!(planned(moving("False"), false), (0, 0));
+        assert_eq!(planned(moving("True"), false), (0, 0));
+    }
+
+    #[test]
+    fn machines_that_cannot_go_do_not_keep_the_others_from_their_turn() {
+        let old = |name: &str, migratable: &str| {
+            let conditions = json!([{"type": "LiveMigratable", "status": migratable}]);
+            let labels = json!({"kubevirt.io/outdatedLauncherImage": ""});
+            machine(name, json!({"metadata": {"labels": labels}, "status": {"conditions": conditions}}))
+        };
+        let moves = (0..7).map(|n| old(&format!("m{n}"), "True"));
+        let all: Vec<_> = moves.chain((0..5).map(|n| old(&format!("x{n}"), "False"))).collect();
+        let settings = Settings {
+            live_migrates: true,
+            evicts: true,
+            is_rolled_out: true,
+            batch: 3,
+            ..Settings::default()
+        };
+        let mut turns = Turns::default();
+        let mut round = || {
+            let plan = plan(&all, &[], &Asked::default(), &settings, true, &mut turns);
+            (told(&plan.migrate).join(" "), told(&plan.evict).join(" "))
+        };
+        assert_eq!(round(), ("m0 m1 m2 m3 m4".into(), "x0 x1 x2".into()));
+        assert_eq!(round(), ("m5 m6 m0 m1 m2".into(), "x3 x4 x0".into()));
+        assert_eq!(round(), ("m3 m4 m5 m6 m0".into(), "x1 x2 x3".into()));
+        let held = |name: &str| {
+            let mut held = open(name, "Pending").as_ref().clone();
+            let condition = json!([{"type": "MigrationBackoff", "status": "True"}]);
+            held.status.conditions = serde_json::from_value(condition).unwrap();
+            Arc::new(held)
+        };
+        let waiting: Vec<_> = (0..5).map(|n| held(&format!("m{n}"))).collect();
+        assert_eq!(names(&all, &waiting, &[]), ["m5", "m6"], "an evacuation that rests takes no place");
     }
 
     #[test]

@@ -1,13 +1,30 @@
 //! What keeps a machine from moving for a while: a backup of its disks, and the claims that backups write to. The migration waits.
 
 use kube::ResourceExt;
+use podvirt_api::names::condition::TRUE;
+use podvirt_api::names::event;
 use podvirt_api::v1::{
-    VirtualMachineInstance, VirtualMachineInstanceMigrationConditionType as ConditionType,
+    VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigrationConditionType as ConditionType,
+    VirtualMachineInstanceMigrationPhase as Phase,
 };
+
+use super::status::phase;
 
 /// The conditions that tell of it.
 pub(super) const KINDS: [ConditionType; 2] =
     [ConditionType::MigrationBlockedByBackup, ConditionType::MigrationBlockedByUtilityVolumes];
+
+/// Whether a migration that has not begun waits for its own machine, and not for its turn: nothing moves by it, and others may.
+pub(crate) fn is_held_up(migration: &Migration) -> bool {
+    let has_begun = !matches!(phase(migration), Phase::Pending) && migration.status.phase.is_some();
+    let holds = |kind: &ConditionType| {
+        KINDS.contains(kind)
+            || [event::MIGRATION_BACKOFF, event::MACHINE_NOT_RUNNING].contains(&kind.as_str())
+    };
+    let mut conditions = migration.status.conditions.iter();
+    !has_begun && conditions.any(|condition| condition.status == TRUE && holds(&condition.r#type))
+}
 
 /// Which condition tells of it, and what it says; none where the machine may move.
 pub(super) fn why(vmi: &VirtualMachineInstance) -> Option<(ConditionType, String)> {

@@ -44,6 +44,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use blocked::is_held_up;
 pub use controller::{Context, run};
 pub use decide::{Action, Decision, Observed, decide};
 pub use kept::Claims;
