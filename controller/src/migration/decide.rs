@@ -252,13 +252,6 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         decision.fail(&why, now);
         return;
     }
-    if let Some((kind, message)) = blocked::why(vmi) {
-        if set_true(&mut decision.migration.status, &kind, kind.as_str(), &message, now) {
-            decision.note(true, event::MIGRATION_BLOCKED, message);
-        }
-        return;
-    }
-    blocked::KINDS.iter().for_each(|kind| remove(&mut decision.migration.status, kind));
     if let Some(left) = others::backoff(seen.migration, seen.siblings, now) {
         let kind = ConditionType::from(event::MIGRATION_BACKOFF);
         let message = format!("earlier evacuations failed: the next is tried in {} s", left.as_secs());
@@ -269,6 +262,9 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         return;
     }
     remove(&mut decision.migration.status, &ConditionType::from(event::MIGRATION_BACKOFF));
+    if is_blocked(vmi, decision, now) {
+        return;
+    }
     if seen.turn == Turn::Later {
         decision.look_in(Duration::from_secs(Urgency::of(seen.migration).retry_seconds()));
         return;
@@ -283,6 +279,18 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
         Err(error) => decision.fail(&error.to_string(), now),
     }
+}
+
+/// Whether something keeps the machine from moving for a while, which is told.
+fn is_blocked(vmi: &VirtualMachineInstance, decision: &mut Decision, now: Timestamp) -> bool {
+    let Some((kind, message)) = blocked::why(vmi) else {
+        blocked::KINDS.iter().for_each(|kind| remove(&mut decision.migration.status, kind));
+        return false;
+    };
+    if set_true(&mut decision.migration.status, &kind, kind.as_str(), &message, now) {
+        decision.note(true, event::MIGRATION_BLOCKED, message);
+    }
+    true
 }
 
 /// Time from one to the other, never negative.
@@ -394,6 +402,16 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
     }
     if let Some(why) = claims::of_launcher(pod, vmi) {
         decision.fail(&why, now);
+        return;
+    }
+    // A backup may have begun while the target pod came: libvirt does one at a time.
+    if is_blocked(vmi, decision, now) {
+        let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let left = PENDING_LIMIT.saturating_sub(age(made, now));
+        match blocked::why(vmi) {
+            Some((_, why)) if left.is_zero() => decision.fail(&why, now),
+            _ => decision.look_in(left),
+        }
         return;
     }
     let attachment = match claims::of_attachment(seen.attachment, vmi) {

@@ -353,6 +353,45 @@ fn a_hand_over_needs_a_machine_that_no_other_migration_moves_and_another_node() 
 }
 
 #[test]
+fn a_backup_that_began_meanwhile_holds_the_hand_over_up_until_the_target_has_waited_too_long() {
+    let scheduled = migration("Scheduled", json!({}));
+    let held = machine(json!({"status": {"changedBlockTracking": {"backupStatus": {"backupName": "b"}}}}));
+    let waits = look(&scheduled, &held, Some(&running()));
+    assert_eq!((phase(&waits), &waits.vmi), ("Scheduled", &None));
+    assert_eq!(told(&waits), ["MigrationBlocked"]);
+    let late = laid_over(
+        serde_json::to_value(running()).unwrap(),
+        &json!({"metadata": {"creationTimestamp": ago(PENDING_LIMIT.as_secs() + 1)}}),
+    );
+    let late: Pod = serde_json::from_value(late).unwrap();
+    let failed = look(&waits.migration, &held, Some(&late));
+    assert_eq!(phase(&failed), "Failed");
+    let free = machine(json!({"status": {"changedBlockTracking": {"state": "Enabled"}}}));
+    let on = look(&waits.migration, &free, Some(&running()));
+    assert!(on.vmi.is_some(), "{on:?}");
+    assert_eq!(on.migration.status.conditions, []);
+}
+
+#[test]
+fn an_evacuation_that_rests_after_failures_does_not_wait_for_a_backup() {
+    let evacuation = |name: &str, phase: &str, more: Value| {
+        let meta =
+            json!({"name": name, "uid": name, "annotations": {"kubevirt.io/evacuationMigration": "n1"}});
+        let mut all = json!({"metadata": meta, "spec": {"priority": "system-critical"}});
+        json_patch::merge(&mut all, &more);
+        Arc::new(migration(phase, all))
+    };
+    let failed = json!({"status": {"phaseTransitionTimestamps": [
+        {"phase": "Failed", "phaseTransitionTimestamp": ago(1)}]}});
+    let next = evacuation("next", "Pending", json!({}));
+    let siblings = [evacuation("first", "Failed", failed), next.clone()];
+    let held = machine(json!({"status": {"changedBlockTracking": {"backupStatus": {"backupName": "b"}}}}));
+    let decision = Scene { vmi: Some(&held), siblings: &siblings, ..Scene::default() }.see(&next);
+    let kinds: Vec<&str> = decision.migration.status.conditions.iter().map(|c| c.r#type.as_str()).collect();
+    assert_eq!(kinds, ["MigrationBackoff"], "the backup is not aborted for one that does not move yet");
+}
+
+#[test]
 fn a_failed_migrations_pod_goes_and_then_the_finalizer() {
     let failed = migration("Failed", json!({}));
     let vmi = handed(json!({"failed": true, "completed": true}));
