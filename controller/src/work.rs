@@ -151,6 +151,7 @@ pub async fn run(parts: Parts) {
     });
     let backing_up = backup::run(
         backup::Context {
+            migrations: migrations.clone(),
             client: client.clone(),
             recorder: recorder.clone(),
             metrics: metrics.clone(),

@@ -46,8 +46,11 @@ pub(super) async fn act(
             wanted.finalizers_mut().retain(|one| one != FINALIZER);
             return Ok(patch::metadata(api, backup, &wanted).await?);
         }
+        (Action::Attach, Some(vmi)) => change(context, vmi, instance::attach(vmi, backup)).await?,
         (Action::Hold, Some(vmi)) => change(context, vmi, instance::hold(vmi, backup)).await?,
-        (Action::Detach, Some(vmi)) => change(context, vmi, instance::detach(vmi, backup)).await?,
+        (Action::Detach, Some(vmi)) => {
+            change(context, vmi, instance::detach(vmi, &backup.name_any())).await?;
+        }
         (Action::Release, Some(vmi)) => change(context, vmi, instance::release(vmi)).await?,
         (Action::Start(options), Some(vmi)) => {
             let options = Options { keep_checkpoints: Some(kept(context, vmi).await?), ..options.clone() };
@@ -78,7 +81,7 @@ pub(super) async fn act(
 }
 
 /// Sends a JSON patch of an instance.
-async fn change(
+pub(super) async fn change(
     context: &Context,
     vmi: &VirtualMachineInstance,
     operations: Vec<Value>,
@@ -95,7 +98,11 @@ async fn change(
 }
 
 /// Has the machine begin or end.
-async fn ask(context: &Context, vmi: &VirtualMachineInstance, options: &Options) -> Result<(), Error> {
+pub(super) async fn ask(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    options: &Options,
+) -> Result<(), Error> {
     let at = path(vmi, "virtualmachineinstances", "backup");
     tracing::info!(cmd = ?options.cmd, incremental = options.incremental, "the machine is asked");
     match put(&context.client, at, &json!(options)).await {

@@ -1,20 +1,26 @@
 //! The shell around [`super::decide()`]: watches, reads, writes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::backup::is_pulled;
+use podvirt_api::migration::is_final;
+use podvirt_api::names::condition::TRUE;
+use podvirt_api::names::event;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker,
-    VirtualMachineExport as Export, VirtualMachineInstance,
+    VirtualMachineExport as Export, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigrationCondition as MigrationCondition,
 };
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
@@ -23,15 +29,19 @@ use super::act::act;
 use super::decide::{Observed, decide, is_deleted, refused};
 use super::plan::Note;
 use super::status::{Phase, phase};
-use super::{instance, tracker, trackers};
+use super::{instance, orphan, tracker, trackers};
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::export::Exports;
 use crate::failure::Error;
 use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
+use crate::migration::admit::Urgency;
 use crate::storage::Storage;
 use crate::vm::Machines;
 use crate::vmi::View;
+
+/// How often it is looked which machines are to leave their nodes.
+const EVACUATION_LOOK: Duration = Duration::from_secs(5);
 
 /// What the controllers need of the process.
 #[derive(Clone)]
@@ -50,13 +60,32 @@ pub struct Context {
     pub storage: Storage,
     /// Exports, and the CA of their certificates.
     pub exports: Exports,
+    /// All migrations.
+    pub migrations: Store<Migration>,
 }
 
 impl Context {
     /// Waits until the caches of others are filled.
     pub(super) async fn complete(&self) -> Result<(), Error> {
         self.view.complete().await;
+        self.migrations.wait_until_ready().await?;
         Ok(self.machines.store().wait_until_ready().await?)
+    }
+
+    /// The machines that are to leave their nodes and have not begun to, by namespace and name. A migration that rests after failures
+    /// does not count: backups have their turn meanwhile.
+    fn evacuating(&self) -> BTreeSet<(String, String)> {
+        let is_waiting = |migration: &Arc<Migration>| {
+            let rests = |one: &MigrationCondition| {
+                [event::MIGRATION_BACKOFF, event::MACHINE_NOT_RUNNING].contains(&one.r#type.as_str())
+                    && one.status == TRUE
+            };
+            !is_final(migration)
+                && Urgency::of(migration) == Urgency::Critical
+                && !migration.status.conditions.iter().any(rests)
+        };
+        let all = self.migrations.state().into_iter().filter(is_waiting);
+        all.filter_map(|one| Some((one.namespace()?, one.spec.vmi_name.clone()?))).collect()
     }
 }
 
@@ -119,11 +148,14 @@ type Request = ReconcileRequest<Backup>;
 pub async fn run(context: Context, (backups, backup_writer): (Kept<Backup>, Writer<Backup>)) {
     let (known, tracker_writer) = Kept::new();
     let shared = Arc::new(Shared::new(context.clone(), backups.clone(), known.clone()));
-    let queue = stream::select(kept::own(&backups), changes(&shared));
+    let changed = stream::select(changes(&shared), evacuations(&shared));
+    let queue = stream::select(kept::own(&backups), changed);
     let client = context.client.clone();
-    let keeping = attempt::keep_all(shared, &client, (backups, backup_writer), queue, "backups");
+    let kept = (backups.clone(), backup_writer);
+    let keeping = attempt::keep_all(shared, &client, kept, queue, "backups");
     // Backups read trackers, and so are polled before what fills them.
-    futures::join!(Box::pin(keeping), Box::pin(trackers::run(context, (known, tracker_writer))));
+    let left = orphan::release_forever(context.clone(), backups.clone());
+    futures::join!(Box::pin(keeping), Box::pin(trackers::run(context, (known, tracker_writer))), left);
 }
 
 /// Backups that something else has changed for.
@@ -180,6 +212,29 @@ pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request
     stream::select_all(all)
 }
 
+/// Backups whose machines are to leave their nodes, or were when it was looked last. No change of the machine tells of that.
+pub(super) fn evacuations(
+    shared: &Arc<Shared>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let before = BTreeSet::new();
+    stream::unfold((Arc::clone(shared), before), async |(shared, before)| {
+        tokio::time::sleep(EVACUATION_LOOK).await;
+        let now = shared.context.evacuating();
+        let is_open = |backup: &Backup| phase(&backup.status) != Phase::Done;
+        let leaves = |backup: &Backup| {
+            let machine = shared.machine(backup).map(|name| (backup.namespace().unwrap_or_default(), name));
+            machine.is_some_and(|machine| now.contains(&machine) || before.contains(&machine))
+        };
+        let is_quiet = now.is_empty() && before.is_empty();
+        let found = match is_quiet {
+            true => Vec::new(),
+            false => requests(shared.backups.store(), |backup| is_open(backup) && leaves(backup)),
+        };
+        Some((stream::iter(found), (shared, now)))
+    })
+    .flatten()
+}
+
 pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Error> {
     let context = &shared.context;
     context.complete().await?;
@@ -206,6 +261,7 @@ pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Err
         claim: claim.as_deref(),
         export: export.as_deref(),
         holder: holder.as_deref(),
+        evacuates: context.evacuating().contains(&(namespace.clone(), machine.clone())),
         now: Timestamp::now(),
     };
     let mut plan = decide(&seen);

@@ -21,6 +21,8 @@ use super::{pull, tracker};
 
 /// Longest name of a volume.
 const LABEL: usize = 63;
+/// Why a backup is ended for the sake of its machine's node.
+const EVACUATED: &str = "the machine leaves its node";
 /// How the output of a backup can leave the machine.
 const MODES: [BackupMode; 2] = [BackupMode::Push, BackupMode::Pull];
 
@@ -43,6 +45,8 @@ pub struct Observed<'a> {
     pub export: Option<&'a Export>,
     /// The backup that holds the instance, if it is there.
     pub holder: Option<&'a Backup>,
+    /// Whether the machine is to leave its node, and waits for the backup only.
+    pub evacuates: bool,
     /// Now.
     pub now: Timestamp,
 }
@@ -103,6 +107,9 @@ fn initializing(seen: &Observed<'_>) -> Step {
     let Some(vmi) = seen.vmi.filter(|vmi| instance::runs(vmi)) else {
         return waits(format!("the VirtualMachine {machine} does not run"));
     };
+    if seen.evacuates {
+        return Step::Waits(let_go(seen, vmi), format!("the VirtualMachine {machine} leaves its node"));
+    }
     if !instance::has_volumes(vmi) {
         return waits(format!("the VirtualMachine {machine} has no volume that can be backed up"));
     }
@@ -138,11 +145,15 @@ fn initializing(seen: &Observed<'_>) -> Step {
     if !has_finalizer(backup) {
         return Step::Waits(Some(Action::AddFinalizer), comes);
     }
-    if own(seen).is_none() || !instance::has_target(vmi, backup) {
-        return Step::Waits(Some(Action::Hold), comes);
+    if !instance::has_target(vmi, backup) {
+        return Step::Waits(Some(Action::Attach), comes);
     }
     if !instance::is_mounted(vmi, backup) {
         return waits(comes);
+    }
+    // Not before: the machine does not migrate from then on, and the claim may never come.
+    if own(seen).is_none() {
+        return Step::Waits(Some(Action::Hold), comes);
     }
     Step::Begins(Some(Action::Start(start(seen))), kind(seen))
 }
@@ -164,6 +175,7 @@ fn running(seen: &Observed<'_>) -> Step {
             backup if status::is(&backup.status, Condition::Aborting) => Step::Stays(None),
             backup if is_deleted(backup) => abort(None),
             _ if pull::is_over(seen) => abort(Some(pull::EXPIRED)),
+            _ if seen.evacuates => abort(Some(EVACUATED)),
             backup if is_pulled(backup) => pull::step(seen, told),
             _ => Step::Stays(None),
         };
@@ -182,6 +194,12 @@ fn running(seen: &Observed<'_>) -> Step {
             None => Outcome::Complete,
         },
     )
+}
+
+/// What a backup that has not begun gives back first, so that the machine can migrate.
+fn let_go(seen: &Observed<'_>, vmi: &VirtualMachineInstance) -> Option<Action> {
+    let has_target = instance::has_target(vmi, seen.backup).then_some(Action::Detach);
+    has_target.or_else(|| own(seen).map(|_| Action::Release))
 }
 
 /// Ends the backup once its export is gone and the target's claim has left the instance.

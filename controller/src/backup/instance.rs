@@ -48,7 +48,12 @@ pub(super) fn has_volumes(vmi: &VirtualMachineInstance) -> bool {
 
 /// Whether the target's claim is to be in the instance.
 pub(super) fn has_target(vmi: &VirtualMachineInstance, backup: &Backup) -> bool {
-    let name = target_volume(&backup.name_any());
+    has_target_of(vmi, &backup.name_any())
+}
+
+/// As [`has_target`], of the backup of this name.
+pub(super) fn has_target_of(vmi: &VirtualMachineInstance, backup: &str) -> bool {
+    let name = target_volume(backup);
     vmi.spec.utility_volumes.iter().any(|volume| volume.name == name)
 }
 
@@ -67,29 +72,31 @@ pub(super) fn is_mounted(vmi: &VirtualMachineInstance, backup: &Backup) -> bool 
     })
 }
 
-/// The operations of a JSON patch that have the backup hold the instance, and give it the target's claim.
-pub(super) fn hold(vmi: &VirtualMachineInstance, backup: &Backup) -> Vec<Value> {
-    let mut all = vec![unchanged(vmi)];
-    if told(vmi).is_none() {
-        let begun = Told {
-            backup_name: Some(backup.name_any()),
-            start_timestamp: backup.metadata.creation_timestamp.clone().map(Some),
-            ..Told::default()
-        };
-        all.push(json!({"op": "add", "path": "/status/changedBlockTracking/backupStatus", "value": begun}));
-    }
-    if !has_target(vmi, backup) {
-        let claim = backup.spec.pvc_name.as_deref().unwrap_or_default();
-        let mut volumes = vmi.spec.utility_volumes.clone();
-        volumes.push(target(&backup.name_any(), claim));
-        all.extend(list("/spec/utilityVolumes", &json!(vmi.spec.utility_volumes), &json!(volumes)));
-    }
-    all
+/// The operations of a JSON patch that give the instance the target's claim.
+pub(super) fn attach(vmi: &VirtualMachineInstance, backup: &Backup) -> Vec<Value> {
+    let claim = backup.spec.pvc_name.as_deref().unwrap_or_default();
+    let mut volumes = vmi.spec.utility_volumes.clone();
+    volumes.push(target(&backup.name_any(), claim));
+    let change = list("/spec/utilityVolumes", &json!(vmi.spec.utility_volumes), &json!(volumes));
+    [Some(unchanged(vmi)), change].into_iter().flatten().collect()
 }
 
-/// Those that take the target's claim out of the instance, which has it.
-pub(super) fn detach(vmi: &VirtualMachineInstance, backup: &Backup) -> Vec<Value> {
-    let name = target_volume(&backup.name_any());
+/// Those that have the backup hold the instance, which no backup holds.
+pub(super) fn hold(vmi: &VirtualMachineInstance, backup: &Backup) -> Vec<Value> {
+    let begun = Told {
+        backup_name: Some(backup.name_any()),
+        start_timestamp: backup.metadata.creation_timestamp.clone().map(Some),
+        ..Told::default()
+    };
+    vec![
+        unchanged(vmi),
+        json!({"op": "add", "path": "/status/changedBlockTracking/backupStatus", "value": begun}),
+    ]
+}
+
+/// Those that take the target's claim of the backup of this name out of the instance, which has it.
+pub(super) fn detach(vmi: &VirtualMachineInstance, backup: &str) -> Vec<Value> {
+    let name = target_volume(backup);
     let stay: Vec<_> = vmi.spec.utility_volumes.iter().filter(|volume| volume.name != name).collect();
     let change = if stay.is_empty() {
         json!({"op": "remove", "path": "/spec/utilityVolumes"})

@@ -8,8 +8,8 @@
 //! ```text
 //!  phase         conditions                            step
 //!  Initializing  Initializing=True Progressing=False   what is missing is waited for, and told
-//!                                                      -> finalizer -> the instance is held: backupStatus {name, start}, and the target's
-//!                                                      claim in utilityVolumes -> its launcher has the directory -> subresource: Start
+//!                                                      -> finalizer -> the target's claim in utilityVolumes -> the launcher has the
+//!                                                      directory -> the instance is held: backupStatus {name, start} -> subresource: Start
 //!        │
 //!        v
 //!  Running       Progressing=True Done=False, a type   includedVolumes as the instance tells them; a deleted backup: Abort, once
@@ -26,7 +26,10 @@
 //! pass that has begun the backup and could not write so finds that the instance tells of volumes already.
 //!
 //! **One at a time.** The instance's `backupStatus` names the backup that holds it; a second backup of the machine waits. What a
-//! backup has left that is not there any more is removed once it is complete.
+//! backup has left that is not there any more is removed ([`orphan`]).
+//!
+//! **Migrations.** A machine that is held does not migrate, and one that migrates is not held. A machine that is to leave its node goes
+//! first: a backup of it that runs is aborted, and one that has not begun takes its claim out of the instance and waits.
 //!
 //! **What fails.** A target that is a block device, and a mode that is neither Push nor Pull, end the backup; so does a deletion before it
 //! runs, and an instance that goes, stops, or loses its `backupStatus` while the backup runs. A Start that virt-api or the
@@ -57,6 +60,7 @@ mod decide;
 #[cfg(test)]
 mod fixtures;
 mod instance;
+mod orphan;
 mod plan;
 mod pull;
 #[cfg(test)]

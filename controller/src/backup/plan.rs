@@ -23,7 +23,9 @@ const DELETING: &str = "Backup is being deleted";
 pub enum Action {
     /// Give the backup its finalizer.
     AddFinalizer,
-    /// Have the backup hold the instance, and give the instance the target's claim.
+    /// Give the instance the target's claim.
+    Attach,
+    /// Have the backup hold the instance.
     Hold,
     /// Have the machine begin.
     Start(Options),

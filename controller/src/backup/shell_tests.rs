@@ -2,23 +2,25 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
+use kube::runtime::reflector::store;
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineBackup, VirtualMachineBackupTracker, VirtualMachineExport,
-    VirtualMachineInstance,
+    VirtualMachineInstance, VirtualMachineInstanceMigration,
 };
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::pki::KeyPairPem;
 use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
-use super::controller::{Context, Shared, changes, one};
+use super::controller::{Context, Shared, changes, evacuations, one};
 use super::fixtures::{
     MADE, backup, claim, complete, held, mounted, of_tracker, runs, tracker, vmi, with_checkpoint,
 };
-use super::trackers;
+use super::{orphan, trackers};
 use crate::export::Exports;
 use crate::failure::Error;
 use crate::kept::{Kept, Kind};
@@ -72,7 +74,9 @@ impl Scene {
                 return Some((200, json!({"metadata": {}, "items": [there[1], other]})));
             }
             let name = path.strip_suffix("/status").unwrap_or(path).rsplit('/').next()?;
-            let mut found = there.iter().find(|one| one["metadata"]["name"] == name)?.clone();
+            let Some(mut found) = there.iter().find(|one| one["metadata"]["name"] == name).cloned() else {
+                return (method == "GET").then(|| testing::failure(404, "NotFound", "it is not there"));
+            };
             if method == "PATCH" && change.is_object() {
                 json_patch::merge(&mut found, change);
             }
@@ -99,6 +103,11 @@ impl Scene {
             view,
             storage,
             exports: Exports::with(client.clone(), exports, ca),
+            migrations: {
+                let (migrations, mut writer) = store();
+                [Event::Init, Event::InitDone].iter().for_each(|event| writer.apply_watcher_event(event));
+                migrations
+            },
             client,
         };
         let (backups, trackers) = (kept(vec![backup.clone()]), kept(vec![tracker.clone()]));
@@ -132,20 +141,70 @@ pub(super) fn done() -> (u16, Value) {
 #[tokio::test]
 async fn a_patch_holds_the_instance_if_it_is_as_it_was_read() {
     let of = backup(&json!({}));
-    let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&json!({})), done());
-    one(&of, &scene.shared).await.unwrap();
-    let asked = scene.asked();
-    assert_eq!(names(&asked), ["PATCH virtualmachineinstances/vm", "PATCH b/status"]);
     let volume = json!({"name": "b-backup-target-pvc", "claimName": "to", "type": "Backup"});
-    assert_eq!(
-        asked[0].1,
-        json!([
-            {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
-            {"op": "add", "path": "/status/changedBlockTracking/backupStatus",
-                "value": {"backupName": "b", "startTimestamp": MADE}},
-            {"op": "add", "path": "/spec/utilityVolumes", "value": [volume]},
-        ])
-    );
+    let mut has_claim = held(&json!({}), mounted());
+    has_claim["status"]["changedBlockTracking"]["backupStatus"] = Value::Null;
+    for (instance, change) in [
+        (json!({}), json!({"op": "add", "path": "/spec/utilityVolumes", "value": [volume]})),
+        (
+            has_claim,
+            json!({"op": "add", "path": "/status/changedBlockTracking/backupStatus",
+                "value": {"backupName": "b", "startTimestamp": MADE}}),
+        ),
+    ] {
+        let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&instance), done());
+        one(&of, &scene.shared).await.unwrap();
+        let asked = scene.asked();
+        assert_eq!(names(&asked), ["PATCH virtualmachineinstances/vm", "PATCH b/status"]);
+        let unchanged = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "1"});
+        assert_eq!(asked[0].1, json!([unchanged, change]));
+    }
+}
+
+#[tokio::test]
+async fn an_instance_is_released_of_a_backup_only_if_that_is_gone() {
+    let (of, complete) = (backup(&json!({})), vmi(&held(&complete(), None)));
+    let scene = Scene::new(&of, &tracker(&json!({})), &complete, done());
+    let unseen = kept(Vec::new());
+    orphan::release(&scene.context, &unseen, &complete).await.unwrap();
+    assert_eq!(names(&scene.asked()), [""; 0], "the API server has it, and the cache lags");
+    let gone = vmi(&held(&json!({"backupName": "gone", "volumes": [{"volumeName": "root"}]}), mounted()));
+    orphan::release(&scene.context, &unseen, &gone).await.unwrap();
+    let asked = scene.asked();
+    assert_eq!(names(&asked), ["PUT vm/backup"]);
+    assert_eq!((&asked[0].1["cmd"], &asked[0].1["backupName"]), (&json!("Abort"), &json!("gone")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn backups_of_a_machine_that_is_to_leave_its_node_are_looked_at_and_once_more_after_that() {
+    let of = backup(&json!({}));
+    let migration = |phase: &str, more: Value| -> VirtualMachineInstanceMigration {
+        let mut one = json!({"metadata": {"name": "m", "namespace": "ns", "uid": "m"},
+            "spec": {"vmiName": "vm", "priority": "system-critical"}, "status": {"phase": phase}});
+        json_patch::merge(&mut one, &more);
+        serde_json::from_value(one).unwrap()
+    };
+    let (migrations, mut writer) = store();
+    let mut scene = Scene::new(&of, &tracker(&json!({})), &vmi(&json!({})), done());
+    scene.context.migrations = migrations;
+    let shared =
+        Arc::new(Shared::new(scene.context.clone(), kept(vec![of]), kept(vec![tracker(&json!({}))])));
+    let mut queue = Box::pin(evacuations(&shared));
+    let rests = json!({"status": {"conditions": [{"type": "MigrationBackoff", "status": "True"}]}});
+    let of_user = json!({"spec": {"priority": "user-triggered"}});
+    for (one, is_found) in [
+        (migration("Pending", rests.clone()), false),
+        (migration("Pending", of_user), false),
+        (migration("Pending", json!({})), true),
+        (migration("Failed", json!({})), true),
+        (migration("Failed", json!({})), false),
+    ] {
+        for event in [Event::Init, Event::InitApply(one.clone()), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        let next = tokio::time::timeout(Duration::from_millis(5500), queue.next()).await;
+        assert_eq!(next.is_ok(), is_found, "{one:?}");
+    }
 }
 
 #[tokio::test]

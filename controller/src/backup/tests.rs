@@ -13,6 +13,7 @@ use super::fixtures::{
 };
 use super::plan::{Action, Plan};
 use super::status::{Phase, phase};
+use super::{instance, orphan};
 
 pub(super) const NOW: &str = "2026-01-01T00:10:00Z";
 
@@ -25,6 +26,7 @@ pub(super) struct Scene {
     pub(super) claim: Option<PersistentVolumeClaim>,
     pub(super) export: Option<Export>,
     pub(super) holder: Option<Backup>,
+    pub(super) evacuates: bool,
     pub(super) now: Timestamp,
 }
 
@@ -38,6 +40,7 @@ impl Scene {
             claim: Some(claim("Filesystem")),
             export: None,
             holder: None,
+            evacuates: false,
             now: NOW.parse().unwrap(),
         }
     }
@@ -52,6 +55,7 @@ impl Scene {
             claim: self.claim.as_ref(),
             export: self.export.as_ref(),
             holder: self.holder.as_ref(),
+            evacuates: self.evacuates,
             now: self.now,
         }
     }
@@ -92,7 +96,8 @@ pub(super) fn fails(plan: &Plan) -> String {
 #[test]
 fn what_is_missing_is_waited_for_and_told() {
     type Change = fn(&mut Scene);
-    let table: [(Change, &str); 12] = [
+    let table: [(Change, &str); 13] = [
+        (|scene| scene.evacuates = true, "the VirtualMachine vm leaves its node"),
         (|scene| scene.backup = backup(&of_tracker()), "the VirtualMachineBackupTracker t is not there"),
         (|scene| scene.is_there = false, "the VirtualMachine vm is not there"),
         (|scene| scene.vmi = None, "the VirtualMachine vm does not run"),
@@ -142,7 +147,7 @@ fn what_is_missing_is_waited_for_and_told() {
     ];
     for (change, why) in table {
         let mut scene = Scene::new(&json!({}), &json!({}));
-        assert_eq!(scene.plan().action, Some(Action::Hold), "it would go on");
+        assert_eq!(scene.plan().action, Some(Action::Attach), "it would go on");
         change(&mut scene);
         let plan = scene.plan();
         assert_eq!((waits(&plan).as_str(), &plan.action), (why, &None));
@@ -157,14 +162,21 @@ fn the_machine_is_held_before_it_is_asked() {
     let attaches = Some(
         json!({"name": "b-backup-target-pvc", "target": "", "phase": "AttachedToNode", "hotplugVolume": {}}),
     );
+    let unheld = |target: Option<Value>| {
+        let mut instance = held(&json!({}), target);
+        instance["status"]["changedBlockTracking"]["backupStatus"] = Value::Null;
+        instance
+    };
     for (instance, action) in [
-        (json!({}), Some(Action::Hold)),
+        (json!({}), Some(Action::Attach)),
         (
             json!({"status": {"changedBlockTracking": {"backupStatus": {"backupName": "b", "startTimestamp": MADE}}}}),
-            Some(Action::Hold),
+            Some(Action::Attach),
         ),
-        (held(&json!({}), None), None),
-        (held(&json!({}), attaches), None),
+        (unheld(None), None),
+        // The claim may never come, and nothing is held until it has.
+        (unheld(attaches), None),
+        (unheld(mounted()), Some(Action::Hold)),
     ] {
         let plan = Scene::new(&json!({}), &instance).plan();
         assert_eq!((waits(&plan).as_str(), plan.action), (comes, action), "{instance}");
@@ -394,6 +406,55 @@ fn a_machine_that_goes_fails_its_backup() {
     // Of another backup, not its own: its claim leaves nonetheless.
     scene.vmi = Some(vmi(&held(&json!({"backupName": "other", "completed": true}), mounted())));
     assert_eq!(scene.plan().action, Some(Action::Detach));
+}
+
+#[test]
+fn a_machine_that_leaves_its_node_goes_first() {
+    let leaving = |of: &Value, instance: &Value| {
+        let mut scene = Scene::new(of, instance);
+        scene.evacuates = true;
+        scene.plan()
+    };
+    // What has not begun is given back, and waits.
+    let mut instance = held(&json!({}), mounted());
+    let why = "the VirtualMachine vm leaves its node";
+    let plan = leaving(&json!({}), &instance);
+    assert_eq!((waits(&plan).as_str(), plan.action), (why, Some(Action::Detach)));
+    instance["spec"]["utilityVolumes"] = Value::Null;
+    let plan = leaving(&json!({}), &instance);
+    assert_eq!((waits(&plan).as_str(), plan.action), (why, Some(Action::Release)));
+    // What runs is aborted, once.
+    let begun = held(&json!({"volumes": [{"volumeName": "root", "diskTarget": "vda"}]}), mounted());
+    let plan = leaving(&runs(), &begun);
+    let Some(Action::Abort(options)) = &plan.action else { panic!("{plan:?}") };
+    assert_eq!((options.cmd, options.backup_name.as_str()), (Command::Abort, "b"));
+    let message = "the machine leaves its node: Backup is aborting";
+    assert_eq!(plan.note.as_ref().unwrap().message, message);
+    let mut of = runs();
+    json_patch::merge(&mut of, &json!({"status": {"conditions": plan.status.conditions}}));
+    assert_eq!(leaving(&of, &begun).action, None);
+    // What is complete ends as ever.
+    assert_eq!(leaving(&runs(), &held(&complete(), mounted())).action, Some(Action::Detach));
+}
+
+#[test]
+fn what_a_backup_that_is_gone_has_left_is_ended_and_released() {
+    let step = |told: &Value, has_target: bool| {
+        let mut instance = held(told, mounted());
+        if !has_target {
+            instance["spec"] = json!({});
+        }
+        let vmi = vmi(&instance);
+        orphan::step(&vmi, instance::told(&vmi).unwrap())
+    };
+    let begun = json!({"volumes": [{"volumeName": "root", "diskTarget": "vda"}]});
+    let orphan::Step::Abort(options) = step(&begun, true) else { panic!() };
+    let start = options.backup_start_time.map(|time| time.0.to_string());
+    assert_eq!((options.cmd, options.backup_name, start), (Command::Abort, "b".into(), Some(MADE.into())));
+    for told in [json!({}), complete()] {
+        assert_eq!(step(&told, true), orphan::Step::Detach("b".into()));
+        assert_eq!(step(&told, false), orphan::Step::Release);
+    }
 }
 
 #[test]

@@ -285,7 +285,7 @@ fn a_life_that_is_over_before_the_begin_fails_it() {
     let plan = scene.plan();
     assert_eq!((phase(&plan.status), &plan.action), (Phase::Running, &None), "the machine has begun it");
     let push = Scene::new(&json!({"spec": {"ttlDuration": "10m"}}), &json!({}));
-    assert_eq!((push.plan().action, push.plan().again_after), (Some(Action::Hold), None));
+    assert_eq!((push.plan().action, push.plan().again_after), (Some(Action::Attach), None));
 }
 
 #[test]

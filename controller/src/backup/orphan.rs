@@ -1,0 +1,104 @@
+//! Instances that are held by a backup that is not there: its finalizer was taken while it ran, and it was deleted.
+//!
+//! ```text
+//!  backupStatus of a backup that is neither in the cache nor in the API server
+//!    │ not complete, and begun      the launcher is asked to abort: the instance tells that it is complete
+//!    │ its claim is in the instance the claim leaves
+//!    v
+//!  backupStatus leaves the instance
+//! ```
+//!
+//! Nothing else ends such a hold before the machine's next start: later backups of the machine wait, and so do its migrations.
+
+use std::time::Duration;
+
+use kube::{Api, ResourceExt};
+use podvirt_api::backup::{Command, Options};
+use podvirt_api::error::chain;
+use podvirt_api::v1::{
+    VirtualMachineBackup as Backup, VirtualMachineInstance, VirtualMachineInstanceBackupStatus as Told,
+};
+
+use super::controller::Context;
+use super::{act, instance};
+use crate::failure::Error;
+use crate::kept::Kept;
+
+/// Time between two looks at the caches.
+const ORPHAN_LOOK: Duration = Duration::from_secs(30);
+
+/// What is done next for an instance that no backup holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Have the launcher end the backup.
+    Abort(Options),
+    /// Take the claim of the backup of this name out of the instance.
+    Detach(String),
+    /// Let go of the instance.
+    Release,
+}
+
+/// Decides on what the instance tells of the backup that is gone.
+pub(super) fn step(vmi: &VirtualMachineInstance, told: &Told) -> Step {
+    let name = told.backup_name.clone().unwrap_or_default();
+    if instance::has_begun(told) && told.completed != Some(true) {
+        return Step::Abort(Options {
+            backup_name: name,
+            cmd: Command::Abort,
+            backup_start_time: told.start_timestamp.clone().flatten(),
+            ..Options::default()
+        });
+    }
+    if instance::has_target_of(vmi, &name) { Step::Detach(name) } else { Step::Release }
+}
+
+/// Releases such instances until it is dropped.
+pub(super) async fn release_forever(context: Context, backups: Kept<Backup>) {
+    if context.complete().await.is_err() || backups.store().wait_until_ready().await.is_err() {
+        return;
+    }
+    loop {
+        tokio::time::sleep(ORPHAN_LOOK).await;
+        for vmi in context.view.machines() {
+            if let Err(error) = release(&context, &backups, &vmi).await {
+                tracing::warn!(
+                    namespace = vmi.namespace(),
+                    name = vmi.name_any(),
+                    error = chain(&error),
+                    "the instance is not released of a backup that is gone"
+                );
+            }
+        }
+    }
+}
+
+/// Takes the next step for an instance, if a backup holds it that is not there.
+pub(super) async fn release(
+    context: &Context,
+    backups: &Kept<Backup>,
+    vmi: &VirtualMachineInstance,
+) -> Result<(), Error> {
+    let Some(told) = instance::told(vmi).filter(|_| instance::runs(vmi)) else { return Ok(()) };
+    let Some(name) = told.backup_name.as_deref() else { return Ok(()) };
+    let namespace = vmi.namespace().unwrap_or_default();
+    if backups.get(&namespace, name).is_some_and(|backup| instance::is_of(told, &backup)) {
+        return Ok(());
+    }
+    // The cache may lag behind a backup that has just been made.
+    let api: Api<Backup> = Api::namespaced(context.client.clone(), &namespace);
+    if api.get_opt(name).await?.is_some_and(|backup| instance::is_of(told, &backup)) {
+        return Ok(());
+    }
+    let step = step(vmi, told);
+    tracing::info!(namespace, name = vmi.name_any(), backup = name, ?step, "held by a backup that is gone");
+    let done = match &step {
+        Step::Abort(options) => act::ask(context, vmi, options).await,
+        Step::Detach(name) => act::change(context, vmi, instance::detach(vmi, name)).await,
+        Step::Release => act::change(context, vmi, instance::release(vmi)).await,
+    };
+    match done {
+        // What was seen is not so any more: the next look sees what is.
+        Err(error) if error.is_stale() => Ok(()),
+        done => done,
+    }
+}
