@@ -383,7 +383,15 @@ pub fn tell(
         condition::clear(status, &kind);
         return;
     }
-    let moved = vm.status.conditions.iter().any(|c| c.r#type.as_str() == VOLUMES_CHANGE && c.status == TRUE);
+    let moved = match vmi {
+        // The machine's copy of the condition may be older than the end of the move.
+        Some(vmi) => {
+            let mut conditions = vmi.status.conditions.iter();
+            !vmi.status.migrated_volumes.is_empty()
+                && conditions.any(|c| c.r#type.as_str() == VOLUMES_CHANGE && c.status == TRUE)
+        }
+        None => vm.status.conditions.iter().any(|c| c.r#type.as_str() == VOLUMES_CHANGE && c.status == TRUE),
+    };
     if moved && vmi.is_none_or(is_final) {
         condition::set(status, kind, TRUE, ENDED, "", now);
     }
