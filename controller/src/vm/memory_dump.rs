@@ -31,7 +31,18 @@ use super::is_final;
 
 /// Whether the template has the volume of the request.
 fn is_in_template(vm: &VirtualMachine, claim: &str) -> bool {
-    template(vm).iter().any(|volume| volume.name == claim)
+    template(vm).iter().any(|volume| is_dump(volume, claim))
+}
+
+/// Whether a volume is that of a dump to `claim`. Another volume may have the claim's name.
+fn is_dump(volume: &Volume, claim: &str) -> bool {
+    volume.name == claim && volume.memory_dump.is_some()
+}
+
+/// Whether another volume of the template or of the instance has the name that the request's volume would have.
+fn is_name_taken(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, claim: &str) -> bool {
+    let of_instance = vmi.into_iter().flat_map(|vmi| &vmi.spec.volumes);
+    template(vm).iter().chain(of_instance).any(|volume| volume.name == claim && volume.memory_dump.is_none())
 }
 
 fn template(vm: &VirtualMachine) -> &[Volume] {
@@ -41,9 +52,9 @@ fn template(vm: &VirtualMachine) -> &[Volume] {
 
 /// Whether the instance, or one of its pods, has the claim.
 fn is_in_instance(vmi: Option<&VirtualMachineInstance>, claim: &str) -> bool {
-    vmi.is_some_and(|vmi| {
-        vmi.spec.volumes.iter().any(|volume| volume.name == claim)
-            || vmi.status.volume_status.iter().any(|told| told.name == claim)
+    vmi.is_some_and(|vmi| match vmi.spec.volumes.iter().find(|volume| volume.name == claim) {
+        Some(volume) => is_dump(volume, claim),
+        None => vmi.status.volume_status.iter().any(|told| told.name == claim),
     })
 }
 
@@ -56,6 +67,11 @@ pub(super) fn follow(
     let Some(request) = &mut status.memory_dump_request else { return };
     let claim = request.claim_name.clone();
     match request.phase {
+        Phase::Associating | Phase::InProgress if is_name_taken(vm, vmi, &claim) => {
+            request.phase = Phase::Failed;
+            let why = "the machine has another volume of this name";
+            request.message = Some(format!("Memory dump to pvc {claim} failed: {why}"));
+        }
         Phase::Associating if is_in_template(vm, &claim) => request.phase = Phase::InProgress,
         Phase::InProgress => in_progress(request, vmi),
         Phase::Unmounting if !is_in_instance(vmi, &claim) => request.phase = Phase::Completed,
@@ -105,13 +121,16 @@ pub(super) fn of_template(
     let old = template(vm);
     let (new, said) = match request.phase {
         // One that the instance still has is that of the last dump.
-        Phase::Associating if !is_in_template(vm, claim) && !is_in_instance(vmi, claim) => {
+        Phase::Associating
+            if !is_in_template(vm, claim)
+                && !is_in_instance(vmi, claim)
+                && !is_name_taken(vm, vmi, claim) =>
+        {
             let new = old.iter().cloned().chain([volume(claim)]).collect::<Vec<_>>();
             (new, format!("volume {claim} gets a dump of the machine's memory"))
         }
         Phase::Dissociating => {
-            let is_it = |one: &Volume| one.name == *claim && one.memory_dump.is_some();
-            let new = old.iter().filter(|one| !is_it(one)).cloned().collect::<Vec<_>>();
+            let new = old.iter().filter(|one| !is_dump(one, claim)).cloned().collect::<Vec<_>>();
             (new, format!("the memory dump on volume {claim} is no longer the machine's"))
         }
         _ => return None,
@@ -125,7 +144,7 @@ pub(super) fn annotation(vm: &VirtualMachine) -> Option<(&str, &str)> {
     let request = vm.status.memory_dump_request.as_ref()?;
     let text = match request.phase {
         Phase::Unmounting => request.file_name.as_deref()?,
-        Phase::Failed => FAILED,
+        Phase::Failed if is_in_template(vm, &request.claim_name) => FAILED,
         _ => return None,
     };
     Some((&request.claim_name, text))
@@ -135,9 +154,16 @@ pub(super) fn annotation(vm: &VirtualMachine) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
+    fn dump_volume() -> Value {
+        json!({"name": "dump", "memoryDump": {"claimName": "dump", "hotpluggable": true}})
+    }
+
     fn vm(request: Value, associated: bool) -> VirtualMachine {
-        let dump = json!({"name": "dump", "memoryDump": {"claimName": "dump", "hotpluggable": true}});
-        let volumes = if associated { json!([{"name": "root"}, dump]) } else { json!([{"name": "root"}]) };
+        let root = json!({"name": "root"});
+        on(if associated { json!([root, dump_volume()]) } else { json!([root]) }, request)
+    }
+
+    fn on(volumes: Value, request: Value) -> VirtualMachine {
         let vm = json!({"metadata": {"name": "vm", "resourceVersion": "7"},
             "spec": {"template": {"spec": {"domain": {"devices": {}}, "volumes": volumes}}},
             "status": {"memoryDumpRequest": request}});
@@ -163,7 +189,7 @@ mod tests {
     #[test]
     fn the_phase_follows_from_template_and_instance() {
         let bare = vmi(json!([]), json!([]));
-        let has = vmi(json!([{"name": "dump"}]), json!([{"name": "dump", "target": ""}]));
+        let has = vmi(json!([dump_volume()]), json!([{"name": "dump", "target": ""}]));
         let leaves = vmi(json!([]), json!([{"name": "dump", "target": ""}]));
         for (phase, associated, vmi, next) in [
             ("Associating", false, &bare, at("Associating")),
@@ -184,12 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn a_dump_to_a_claim_that_is_named_as_a_volume_fails_and_can_be_taken_away() {
+        let disk = json!({"name": "dump", "persistentVolumeClaim": {"claimName": "dump"}});
+        let there = vmi(json!([disk]), json!([{"name": "dump", "target": "vda"}]));
+        for phase in ["Associating", "InProgress"] {
+            let vm = on(json!([disk]), at(phase));
+            let followed = followed(&vm, Some(&there));
+            assert_eq!(followed["phase"], "Failed", "{phase}");
+            let why = followed["message"].as_str().unwrap();
+            assert!(why.ends_with("the machine has another volume of this name"), "{why}");
+            assert_eq!(of_template(&vm, Some(&there)).map(|(_, said)| said), None);
+        }
+        let vm = on(json!([disk]), at("Dissociating"));
+        assert_eq!(followed(&vm, Some(&there)), Value::Null);
+        assert_eq!(of_template(&vm, Some(&there)).map(|(_, said)| said), None, "the disk stays");
+        assert_eq!(annotation(&on(json!([disk]), at("Failed"))), None, "nothing was written to the claim");
+    }
+
+    #[test]
     fn how_the_dump_ended_is_taken_from_the_instance() {
         let (start, end) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
         let told = |phase: &str, message: Value| {
             let dump = json!({"claimName": "dump", "targetFileName": "f", "startTimestamp": start, "endTimestamp": end});
             let told = json!({"name": "dump", "target": "", "phase": phase, "message": message, "memoryDumpVolume": dump});
-            vmi(json!([{"name": "dump"}]), json!([told]))
+            vmi(json!([dump_volume()]), json!([told]))
         };
         let vm = vm(at("InProgress"), true);
         let done = json!({"claimName": "dump", "phase": "Unmounting", "startTimestamp": start, "endTimestamp": end, "fileName": "f"});
