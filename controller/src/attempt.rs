@@ -13,6 +13,7 @@ use kube::runtime::reflector::Store;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
+use podvirt_api::error::chain;
 use podvirt_daemon::backoff::Backoff;
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
@@ -183,7 +184,8 @@ impl Attempts {
             namespace = object.namespace(),
             name = object.name_any(),
             retry_s = delay.as_secs_f32(),
-            error = error as &dyn Error,
+            // In one text: lines in JSON have no fields for an error's sources.
+            error = chain(error),
             "reconciliation failed"
         );
         Requeue::requeue(delay)

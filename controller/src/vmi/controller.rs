@@ -63,7 +63,7 @@ pub enum Error {
     #[error("write the machine")]
     Write(#[from] patch::Error),
     /// The API server refused a pod.
-    #[error("make launcher pod {name}")]
+    #[error("make pod {name}")]
     Create {
         /// Name of the pod.
         name: String,
