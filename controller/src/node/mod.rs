@@ -34,14 +34,14 @@ mod judge;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::DeserializeGuard;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, reflector};
@@ -60,7 +60,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::vmi::View;
 use crate::vmi::pods::{is_of, name_of};
-use crate::watch;
 
 pub use judge::{Heartbeats, STEADY, Silence, has_ended, is_vouched_for, may_run, silence};
 
@@ -198,25 +197,41 @@ impl Watch {
 
     /// Fails the machines of a silent node that have ended for certain.
     async fn fail_ended(&self, name: &str, node: Option<&Node>, why: Silence) -> Result<(), Error> {
-        // Asked of the API server as things are now: a pod that a cache does not know yet runs as well.
-        let of_node = ListParams::default().labels(&format!("{}={name}", label::NODE_NAME));
-        let all = Api::<DeserializeGuard<VirtualMachineInstance>>::all(self.client.clone());
-        let machines = all.list(&of_node).await?.items.into_iter().filter_map(watch::object_of);
         let vouched = node.is_some_and(is_vouched_for);
-        for machine in &machines.filter(|machine| is_open(machine, name)).collect::<Vec<_>>() {
-            let uid = machine.uid().unwrap_or_default();
+        for known in self.suspects(name, vouched) {
+            let (namespace, uid) = (known.namespace().unwrap_or_default(), known.uid().unwrap_or_default());
+            // Asked of the API server as things are now: a pod that a cache does not know yet runs as well.
+            let machines = Api::<VirtualMachineInstance>::namespaced(self.client.clone(), &namespace);
+            let machine = machines.get_opt(&known.name_any()).await?;
+            let is_same = |machine: &VirtualMachineInstance| machine.metadata.uid == known.metadata.uid;
+            let Some(machine) = machine.filter(|machine| is_same(machine) && is_open(machine, name)) else {
+                continue;
+            };
             // By its name: labels, which a list would go by, are set by any user who may write pods.
-            let pods = Api::<Pod>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());
-            let pod = pods.get_opt(&name_of(machine)).await?;
+            let pods = Api::<Pod>::namespaced(self.client.clone(), &namespace);
+            let pod = pods.get_opt(&name_of(&machine)).await?;
             if !has_ended(pod.as_ref().filter(|pod| is_of(pod, &uid)), vouched) {
                 continue;
             }
-            match self.fail(machine, name, why).await {
+            match self.fail(&machine, name, why).await {
                 Err(Error::Write(error)) if error.is_stale() => {}
                 other => other?,
             }
         }
         Ok(())
+    }
+
+    /// Machines of a silent node whose pods have ended or are gone as far as the caches know. A pod that is there still is told of by its
+    /// watch once it goes: the API server is not asked for it meanwhile.
+    fn suspects(&self, node: &str, vouched: bool) -> Vec<Arc<VirtualMachineInstance>> {
+        let has_pod = |machine: &VirtualMachineInstance| {
+            let (name, pods) = (name_of(machine), self.view.pods_of(&machine.uid().unwrap_or_default()));
+            pods.iter().any(|pod| pod.name_any() == name && !has_ended(Some(pod), vouched))
+        };
+        let machines = self.view.machines().into_iter();
+        let of_node =
+            machines.filter(|machine| node_of(machine).as_deref() == Some(node) && is_open(machine, node));
+        of_node.filter(|machine| !has_pod(machine)).collect()
     }
 
     async fn fail(&self, machine: &VirtualMachineInstance, node: &str, why: Silence) -> Result<(), Error> {

@@ -144,3 +144,65 @@ fn only_phases_that_the_node_writes_are_failed_and_only_there() {
     assert_eq!(failed.status.phase_transition_timestamps.len(), 1);
     assert_eq!(failed.status.node_name.as_deref(), Some("n1"));
 }
+
+#[tokio::test]
+async fn the_api_server_is_asked_of_machines_whose_pods_are_gone_and_of_no_others() {
+    let machines: Vec<VirtualMachineInstance> = ["gone", "runs"]
+        .into_iter()
+        .map(|name| {
+            let mut vmi = serde_json::to_value(machine("Running")).unwrap();
+            let more =
+                json!({"metadata": {"name": name, "uid": name, "labels": {"kubevirt.io/nodeName": "n1"}}});
+            json_patch::merge(&mut vmi, &more);
+            serde_json::from_value(vmi).unwrap()
+        })
+        .collect();
+    let there = serde_json::to_value(&machines).unwrap();
+    let (client, asked) = podvirt_daemon::testing::recorded("ns", move |(what, body)| {
+        if what.contains("/pods/") {
+            return Some(podvirt_daemon::testing::failure(404, "NotFound", "it is gone"));
+        }
+        let found = there.as_array()?.iter().find(|vmi| {
+            let name = vmi["metadata"]["name"].as_str().unwrap_or_default();
+            what.trim_end_matches("/status").ends_with(&format!("/{name}"))
+        });
+        let mut found = found?.clone();
+        if body.is_object() {
+            json_patch::merge(&mut found, body);
+        }
+        Some((200, found))
+    });
+    let (view, mut writer) = View::new();
+    let events = machines.iter().cloned().map(watcher::Event::InitApply);
+    for event in [watcher::Event::Init].into_iter().chain(events).chain([watcher::Event::InitDone]) {
+        writer.apply_watcher_event(&event);
+    }
+    let labels = json!({"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "runs"});
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "runs", "uid": "runs",
+        "controller": true});
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name_of(&machines[1]), "namespace": "ns", "uid": "p", "labels": labels,
+            "ownerReferences": [owner]},
+        "status": {"phase": "Running"},
+    }))
+    .unwrap();
+    let notes = crate::expectations::Expectations::default();
+    for event in [watcher::Event::Init, watcher::Event::InitApply(pod), watcher::Event::InitDone] {
+        view.pods().apply(event, &notes);
+    }
+    let watch = Watch {
+        recorder: Recorder::new(client.clone(), "virt-controller", None),
+        client,
+        config: Config::default(),
+        nodes: kube::runtime::reflector::store().0,
+        view,
+        heartbeats: Heartbeats::default(),
+    };
+    watch.fail_ended("n1", None, Silence::Gone).await.unwrap();
+    let asked: Vec<String> = asked.lock().unwrap().iter().map(|(what, _)| what.clone()).collect();
+    let base = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/gone";
+    assert_eq!(asked[0], format!("GET {base}"));
+    assert!(asked[1].starts_with("GET /api/v1/namespaces/ns/pods/virt-launcher-gone-"), "{asked:?}");
+    assert!(asked.iter().any(|what| what.starts_with(&format!("PATCH {base}"))), "{asked:?}");
+    assert!(!asked.iter().any(|what| what.contains("runs")), "{asked:?}");
+}
