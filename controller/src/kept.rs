@@ -14,6 +14,8 @@ use kube::runtime::watcher::{Error, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch as latest};
 
+use crate::index::Index;
+
 /// Whether the cluster has a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
@@ -55,11 +57,17 @@ pub struct Kept<K: Kind> {
     store: Store<K>,
     served: Arc<latest::Sender<Served>>,
     changes: broadcast::Sender<Changed<K>>,
+    index: Option<Arc<Index<K>>>,
 }
 
 impl<K: Kind> Clone for Kept<K> {
     fn clone(&self) -> Self {
-        Kept { store: self.store.clone(), served: self.served.clone(), changes: self.changes.clone() }
+        Kept {
+            store: self.store.clone(),
+            served: self.served.clone(),
+            changes: self.changes.clone(),
+            index: self.index.clone(),
+        }
     }
 }
 
@@ -68,7 +76,21 @@ impl<K: Kind> Kept<K> {
     pub fn new() -> (Self, Writer<K>) {
         let (store, writer) = reflector::store();
         let served = Arc::new(latest::Sender::new(Served::Unknown));
-        (Kept { store, served, changes: broadcast::Sender::new(CHANGES) }, writer)
+        (Kept { store, served, changes: broadcast::Sender::new(CHANGES), index: None }, writer)
+    }
+
+    /// As [`Self::new`], with an index for [`Self::with_text`].
+    pub fn indexed(text: fn(&K) -> Option<&str>) -> (Self, Writer<K>) {
+        let (kept, writer) = Self::new();
+        (Kept { index: Some(Arc::new(Index::new(text))), ..kept }, writer)
+    }
+
+    /// The objects of a namespace in which `of` finds `text`. Without an index by `of` all objects are walked.
+    pub fn with_text(&self, namespace: &str, text: &str, of: fn(&K) -> Option<&str>) -> Vec<Arc<K>> {
+        let is = |one: &Arc<K>| one.meta().namespace.as_deref() == Some(namespace) && of(one) == Some(text);
+        let Some(index) = &self.index else { return self.all().into_iter().filter(is).collect() };
+        let named = index.names(namespace, text).into_iter();
+        named.filter_map(|name| self.get(namespace, &name)).filter(is).collect()
     }
 
     /// Whether the cluster has the kind.
@@ -137,6 +159,9 @@ impl<K: Kind> Kept<K> {
 
     /// Takes in what the watch says: whether the kind is served, and word for those that listen.
     pub fn taken(&self, event: &Result<Event<K>, Error>) {
+        if let (Some(index), Ok(event)) = (&self.index, event) {
+            index.apply(event, &self.store);
+        }
         let changed = match event {
             Ok(Event::Apply(one) | Event::Delete(one)) => Some(ObjectRef::from_obj(one)),
             Ok(Event::InitDone) => {

@@ -35,6 +35,7 @@ pub mod drain;
 pub mod expectations;
 pub mod export;
 mod failure;
+mod index;
 pub mod kept;
 pub mod limits;
 pub mod metrics;

@@ -132,15 +132,17 @@ fn found(machine: &ObjectMeta, owners: &[&str], storage: &Storage) -> Option<Arc
 }
 
 /// The claims with the label of a machine, whatever they belong to.
-pub fn labelled<'a>(
-    namespace: &'a str,
-    machine: &'a str,
+pub fn labelled(
+    namespace: &str,
+    machine: &str,
     storage: &Storage,
-) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<'a> {
-    storage.claims.all().into_iter().filter(move |claim| {
-        claim.metadata.namespace.as_deref() == Some(namespace)
-            && label_of(claim, PERSISTENT_STATE_FOR) == Some(machine)
-    })
+) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<> {
+    storage.claims.with_text(namespace, machine, state_of).into_iter()
+}
+
+/// The machine whose state is on a claim, by the claim's label.
+pub fn state_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    label_of(claim, PERSISTENT_STATE_FOR)
 }
 
 /// A label of a claim.
