@@ -3,27 +3,31 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use podvirt_api::defaults::uuid;
+use podvirt_api::names::label;
+use podvirt_api::patch::Patch;
 use podvirt_api::snapshot::{LAST_RESTORE, restored_by};
 use podvirt_api::v1::{
     PersistentVolumeClaimVolumeSource, SnapshotVirtualMachine, VirtualMachine,
     VirtualMachineRestore as Restore, VirtualMachineRunStrategy as Strategy, VirtualMachineSpec, Volume,
 };
-use serde_json::Value;
 
 use super::decide::is_kept;
 use crate::data::look::name_of;
 
-/// A patch of a restore that does not fit the machine.
+/// Beginnings of the paths that patches of a restore may change; admission allows the same.
+const PATCHED_PATHS: [&str; 3] = ["/metadata/labels/", "/metadata/annotations/", "/spec/"];
+
+/// Why a restore leads to no machine.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PatchError {
+pub(super) enum MachineError {
     #[error(transparent)]
     Machine(#[from] serde_json::Error),
-    #[error("spec.patches: {patch}")]
-    Unreadable { patch: String, source: serde_json::Error },
-    #[error("spec.patches: {patch}")]
-    Refused { patch: String, source: json_patch::PatchError },
+    #[error("spec.patches")]
+    Refused(#[from] podvirt_api::patch::PatchError),
     #[error("spec.patches")]
     NoMachine(#[source] serde_json::Error),
+    #[error("spec.template.metadata.labels: only podvirt may set the label {0}")]
+    Reserved(String),
 }
 
 /// The place of a DataVolume among the templates of a machine.
@@ -35,12 +39,12 @@ pub(super) fn template(spec: &VirtualMachineSpec, data: &str) -> Option<usize> {
 ///
 /// # Errors
 ///
-/// A patch of the restore cannot be applied.
+/// A patch of the restore cannot be applied, or the machine has what admission does not let its user write.
 pub(super) fn restored(
     restore: &Restore,
     stored: &SnapshotVirtualMachine,
     target: Option<&VirtualMachine>,
-) -> Result<VirtualMachine, PatchError> {
+) -> Result<VirtualMachine, MachineError> {
     let of = stored.spec.clone().unwrap_or_default();
     let spec = on_claims(restore, of);
     let mut vm = match target {
@@ -71,7 +75,13 @@ pub(super) fn restored(
         }
     };
     vm.metadata.annotations.get_or_insert_default().insert(LAST_RESTORE.into(), restored_by(restore));
-    if target.is_none() { patched(vm, &restore.spec.patches) } else { Ok(vm) }
+    let vm = if target.is_none() { patched(vm, &restore.spec.patches)? } else { vm };
+    // virt-controller writes the machine, and may set these: the author of the snapshot's content or of the patches may not.
+    let labels = vm.spec.template.as_ref().and_then(|template| template.metadata.as_ref()?.labels.as_ref());
+    match labels.into_iter().flat_map(|labels| labels.keys()).find(|name| label::is_reserved(name)) {
+        Some(name) => Err(MachineError::Reserved(name.clone())),
+        None => Ok(vm),
+    }
 }
 
 /// Gives a machine that is made anew the UUID that it had: what its TPM holds is found by that.
@@ -126,21 +136,12 @@ fn on_claims(restore: &Restore, of: VirtualMachineSpec) -> VirtualMachineSpec {
 }
 
 /// The machine with the operations of a JSON patch, each of which is a text, applied. A replacement of what is not there adds it.
-fn patched(vm: VirtualMachine, patches: &[String]) -> Result<VirtualMachine, PatchError> {
+fn patched(vm: VirtualMachine, patches: &[String]) -> Result<VirtualMachine, MachineError> {
     if patches.is_empty() {
         return Ok(vm);
     }
+    let patch = Patch::from_operations(patches, &PATCHED_PATHS)?;
     let mut object = serde_json::to_value(&vm)?;
-    for patch in patches {
-        let unreadable = |source| PatchError::Unreadable { patch: patch.clone(), source };
-        let mut operation: Value = serde_json::from_str(patch).map_err(unreadable)?;
-        let there = operation["path"].as_str().is_some_and(|path| object.pointer(path).is_some());
-        if operation["op"] == "replace" && !there {
-            operation["op"] = "add".into();
-        }
-        let operation = serde_json::from_value(operation).map_err(unreadable)?;
-        json_patch::patch(&mut object, &json_patch::Patch(vec![operation]))
-            .map_err(|source| PatchError::Refused { patch: patch.clone(), source })?;
-    }
-    serde_json::from_value(object).map_err(PatchError::NoMachine)
+    patch.apply_or_add(&mut object)?;
+    serde_json::from_value(object).map_err(MachineError::NoMachine)
 }

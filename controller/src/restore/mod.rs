@@ -33,6 +33,8 @@ mod machine;
 pub(crate) mod names;
 mod settle;
 #[cfg(test)]
+mod shell_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use claim::of_backup;

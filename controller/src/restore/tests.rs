@@ -24,7 +24,7 @@ fn merged<T: serde::de::DeserializeOwned>(mut object: Value, more: &Value) -> T 
     serde_json::from_value(object).unwrap()
 }
 
-fn restore(more: Value) -> Restore {
+pub(super) fn restore(more: Value) -> Restore {
     let object = json!({
         "metadata": {"name": "r", "namespace": "ns", "uid": "u", "creationTimestamp": MADE, "finalizers": [RESTORE_FINALIZER],
             "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm", "uid": "v1"}]},
@@ -42,7 +42,7 @@ fn noted(more: Value) -> Value {
     json!({"status": {"restores": [note]}})
 }
 
-fn vm(more: Value) -> VirtualMachine {
+pub(super) fn vm(more: Value) -> VirtualMachine {
     let object = json!({
         "metadata": {"name": "vm", "namespace": "ns", "uid": "v1"},
         "spec": {"runStrategy": "Manual", "template": {"spec": {"domain": {"devices": {}}, "volumes": [
@@ -53,7 +53,7 @@ fn vm(more: Value) -> VirtualMachine {
     merged(object, &more)
 }
 
-fn content(more: Value) -> Content {
+pub(super) fn content(more: Value) -> Content {
     let stored = vm(json!({"metadata": {"labels": {"a": "b"}}}));
     let object = json!({
         "metadata": {"name": "c", "namespace": "ns"},
@@ -273,6 +273,27 @@ fn a_data_volume_of_a_restore_copies_nothing_of_another_namespace() {
         json!({"source": {"blank": {}}, "storage": {"resources": {"requests": {"storage": "1Gi"}}}})
     );
     assert_eq!(made.annotations()["cdi.kubevirt.io/storage.prePopulated"], "true");
+}
+
+#[test]
+fn patches_that_grow_or_reach_elsewhere_are_refused_at_once() {
+    let content = content(json!({}));
+    let stored = content.spec.source.virtual_machine.as_ref().unwrap();
+    let error = |patches: Vec<Value>| {
+        let texts: Vec<String> = patches.iter().map(Value::to_string).collect();
+        let of = restore(json!({"spec": {"target": {"name": "copy"}, "patches": texts}}));
+        podvirt_api::error::chain(&super::machine::restored(&of, stored, None).unwrap_err())
+    };
+    let doubles = json!({"op": "copy", "from": "/spec/a", "path": "/spec/a/-"});
+    let begin = json!({"op": "add", "path": "/spec/a", "value": [0]});
+    let grows = std::iter::once(begin).chain(std::iter::repeat_n(doubles, 30)).collect();
+    let why = error(grows);
+    assert!(why.starts_with("spec.patches: operation 1") && why.contains("copy"), "{why}");
+    let why = error(vec![json!({"op": "replace", "path": "/metadata/ownerReferences", "value": []})]);
+    assert!(why.contains("/metadata/ownerReferences"), "{why}");
+    let labels = json!({"labels": {"kubevirt.io/created-by": "v1"}});
+    let why = error(vec![json!({"op": "add", "path": "/spec/template/metadata", "value": labels})]);
+    assert_eq!(why, "spec.template.metadata.labels: only podvirt may set the label kubevirt.io/created-by");
 }
 
 #[test]
