@@ -14,6 +14,10 @@
 //! away (a deletion that orphans), and frees addresses that no lease lists ([`ipam::sweep`]). That a lease is not found
 //! is not enough for that: an address that a pod which runs has by its own word, or whose IPAMClaim it names, stays held.
 //!
+//! What fails for one lease or address does not keep the pass from the others: the pass tells the first error when it is done. A
+//! lease that cannot be read is left as it is, and its addresses stay held. Where the API server does not answer at all, the pass
+//! ends at once.
+//!
 //! A pod uses its lease until it is gone or has ended: on a node that is cut off a pod stays *Terminating*, and so its
 //! addresses stay its own. Any number of collectors may run; nothing is kept between passes.
 
@@ -28,7 +32,7 @@ use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 
 use crate::cluster::Cluster;
-use crate::ipam::{self, Kind, Lease, Store, StoreError};
+use crate::ipam::{self, Failures, Kind, Lease, Store, StoreError};
 use crate::owner;
 
 /// Between two passes.
@@ -91,54 +95,58 @@ pub async fn once(cluster: &Cluster, metrics: &Metrics) -> Result<(), StoreError
 }
 
 pub(crate) async fn collect(cluster: &Cluster, metrics: &Metrics, thorough: bool) -> Result<(), StoreError> {
-    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
-    for lease in cluster.leases().await?.found {
-        if !lease.guarded {
-            continue;
-        }
-        if !lease.ending {
-            if thorough && is_orphan(cluster, &lease).await? && cluster.delete(&lease).await? {
-                info!(namespace = lease.key.namespace, lease = lease.key.name, "the owner is gone");
+    let mut failures = Failures::default();
+    let mut pods_by_namespace = PodsByNamespace::new();
+    for lease in cluster.leases().await?.found.iter().filter(|lease| lease.guarded) {
+        let (namespace, name) = (&lease.key.namespace, &lease.key.name);
+        if lease.ending {
+            let ended = end_unused(cluster, lease, &mut pods_by_namespace, &mut failures).await;
+            if failures.note(ended)? == Some(true) {
+                metrics.ended.inc();
+                let addresses: Vec<String> = lease.addresses.iter().map(ToString::to_string).collect();
+                info!(namespace, lease = name, network = lease.network, ?addresses, "lease ended");
             }
+        } else if thorough && failures.note(delete_orphan(cluster, lease).await)? == Some(true) {
             // It is ended when it has been read as ending.
-            continue;
-        }
-        let namespace = &lease.key.namespace;
-        if !seen.contains_key(namespace) {
-            seen.insert(namespace.clone(), Seen::read(cluster, namespace).await?);
-        }
-        let machine = match &lease.machine {
-            Some(machine) => cluster.machine(namespace, machine).await?,
-            None => None,
-        };
-        let machine = machine.as_ref().map(|machine| &machine.meta);
-        if seen.get(namespace).is_none_or(|seen| in_use(&lease, &seen.pods, machine)) {
-            continue;
-        }
-        if ipam::end(cluster, &lease).await? {
-            metrics.ended.inc();
-            let addresses: Vec<String> = lease.addresses.iter().map(ToString::to_string).collect();
-            info!(%namespace, lease = lease.key.name, network = lease.network, ?addresses, "lease ended");
+            info!(namespace, lease = name, "the owner is gone");
         }
     }
     if thorough {
-        for held in ipam::sweep(cluster).await? {
+        for held in ipam::sweep(cluster, &mut failures).await? {
             metrics.swept.inc();
             info!(network = held.network, address = %held.address, "freed an address that no lease listed");
         }
     }
-    Ok(())
+    failures.finish()
 }
 
-/// A namespace, read once in a pass.
-struct Seen {
-    pods: Vec<Pod>,
-}
+/// Pods of each namespace, listed once in a pass; `None`: the list failed.
+type PodsByNamespace = BTreeMap<String, Option<Vec<Pod>>>;
 
-impl Seen {
-    async fn read(cluster: &Cluster, namespace: &str) -> Result<Seen, StoreError> {
-        Ok(Seen { pods: cluster.pods(namespace).await? })
+/// Ends a lease that is ending, unless a pod uses it; whether it was ended.
+async fn end_unused(
+    cluster: &Cluster,
+    lease: &Lease,
+    pods_by_namespace: &mut PodsByNamespace,
+    failures: &mut Failures,
+) -> Result<bool, StoreError> {
+    let namespace = &lease.key.namespace;
+    if !pods_by_namespace.contains_key(namespace) {
+        let pods = failures.note(cluster.pods(namespace).await)?;
+        pods_by_namespace.insert(namespace.clone(), pods);
     }
+    let Some(Some(pods)) = pods_by_namespace.get(namespace) else { return Ok(false) };
+    let machine = match &lease.machine {
+        Some(machine) => cluster.machine(namespace, machine).await?,
+        None => None,
+    };
+    let is_used = in_use(lease, pods, machine.as_ref().map(|machine| &machine.meta));
+    Ok(!is_used && ipam::end(cluster, lease).await?)
+}
+
+/// Asks for the deletion of a lease whose owner is gone; whether its owner is.
+async fn delete_orphan(cluster: &Cluster, lease: &Lease) -> Result<bool, StoreError> {
+    Ok(is_orphan(cluster, lease).await? && cluster.delete(lease).await?)
 }
 
 async fn is_orphan(cluster: &Cluster, lease: &Lease) -> Result<bool, StoreError> {

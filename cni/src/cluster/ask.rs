@@ -19,14 +19,14 @@ pub(super) async fn asked_raw<T>(
     question: impl Future<Output = kube::Result<T>>,
 ) -> Result<kube::Result<T>, StoreError> {
     let answer = tokio::time::timeout(TIMEOUT, question).await;
-    answer.map_err(|_| failed(what, &format!("no answer within {} s", TIMEOUT.as_secs())))
+    answer.map_err(|_| unanswered(what, &format!("no answer within {} s", TIMEOUT.as_secs())))
 }
 
 pub(super) async fn asked<T>(
     what: &str,
     question: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, StoreError> {
-    asked_raw(what, question).await?.map_err(|e| failed(what, &chain(&e)))
+    answered(what, asked_raw(what, question).await?)
 }
 
 /// No value for the answer `status`.
@@ -38,7 +38,10 @@ pub(super) fn unless<T>(status: u16, answer: kube::Result<T>) -> kube::Result<Op
 }
 
 pub(super) fn answered<T>(what: &str, answer: kube::Result<T>) -> Result<T, StoreError> {
-    answer.map_err(|e| failed(what, &chain(&e)))
+    answer.map_err(|e| match e {
+        kube::Error::Api(_) | kube::Error::SerdeError(_) => failed(what, &chain(&e)),
+        _ => unanswered(what, &chain(&e)),
+    })
 }
 
 pub(super) fn gone_is_none<T>(what: &str, answer: kube::Result<Option<T>>) -> Result<Option<T>, StoreError> {
@@ -78,5 +81,9 @@ where
 }
 
 pub(super) fn failed(what: &str, why: &str) -> StoreError {
-    StoreError { what: what.to_owned(), why: why.to_owned() }
+    StoreError { what: what.to_owned(), why: why.to_owned(), is_answered: true }
+}
+
+fn unanswered(what: &str, why: &str) -> StoreError {
+    StoreError { is_answered: false, ..failed(what, why) }
 }

@@ -7,16 +7,18 @@ mod ask;
 mod codec;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
-use ask::{answered, asked, asked_raw, gone_is_none, list, list_if_known, unless};
+use ask::{answered, asked, asked_raw, failed, gone_is_none, list, list_if_known, unless};
 use codec::{address_name, address_object, claim, guard, held, lease, network_label, object, told};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
+use unreadable::Unreadable;
 
 use crate::collect::has_ended;
 use crate::ipam::{Held, Key, Kind, Lease, Leases, Store, StoreError};
@@ -27,12 +29,13 @@ use crate::owner::{self, Machine, Owner};
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    unreadable: Unreadable,
 }
 
 impl Cluster {
     /// Over `client`.
     pub fn new(client: Client) -> Cluster {
-        Cluster { client }
+        Cluster { client, unreadable: Unreadable::default() }
     }
 
     /// The pod, if it is there.
@@ -78,7 +81,7 @@ impl Cluster {
             "Pod" => ApiResource::erase::<Pod>(&()),
             other => {
                 let what = format!("find the owner {other} {namespace}/{}", owner.name);
-                return Err(StoreError { what, why: "a lease is no such object's".into() });
+                return Err(failed(&what, "a lease is no such object's"));
             }
         };
         self.metadata(namespace, &owner.name, &resource).await
@@ -102,6 +105,14 @@ impl Cluster {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
         let what = format!("get {} {namespace}/{name}", resource.kind);
         Ok(asked(&what, api.get_metadata_opt(name)).await?.map(|object| object.metadata))
+    }
+
+    /// All objects of a kind, untyped: one that the type cannot hold must not spoil the list.
+    fn all<K>(&self) -> Api<DynamicObject>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
     }
 
     fn namespaced<K>(&self, namespace: &str) -> Api<K>
@@ -166,38 +177,34 @@ impl Store for Cluster {
     }
 
     async fn leases(&self) -> Result<Leases, StoreError> {
-        let all: Api<AddressLease> = Api::all(self.client.clone());
-        let leases = list("list AddressLeases", &all, ListParams::default()).await?;
-        let mut found = leases.iter().map(lease).collect::<Result<Vec<_>, _>>()?;
-        let all: Api<IPAMClaim> = Api::all(self.client.clone());
-        let claims = list_if_known("list IPAMClaims", &all, ListParams::default()).await?;
-        for object in claims.iter().flatten() {
-            found.push(claim(object)?);
-        }
-        Ok(Leases { found, claims_unknown: claims.is_none() })
+        let what = "list AddressLeases";
+        let leases = list(what, &self.all::<AddressLease>(), ListParams::default()).await?;
+        let mut found = self.unreadable.without(what, leases, lease);
+        let what = "list IPAMClaims";
+        let claims = list_if_known(what, &self.all::<IPAMClaim>(), ListParams::default()).await?;
+        let claims_unknown = claims.is_none();
+        let claims = self.unreadable.without(what, claims.unwrap_or_default(), claim);
+        found.objects.extend(claims.objects);
+        found.unreadable.extend(claims.unreadable);
+        Ok(Leases { found: found.objects, unreadable: found.unreadable, claims_unknown })
     }
 
-    async fn in_use(&self, addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
-        let mut used = HashSet::new();
-        let namespaces: BTreeSet<&str> = addresses.iter().map(|h| h.lease.namespace.as_str()).collect();
-        for namespace in namespaces {
-            let pods = self.pods(namespace).await?;
-            let alive: Vec<&Pod> = pods.iter().filter(|pod| !has_ended(pod)).collect();
-            let here = addresses.iter().filter(|h| h.lease.namespace == namespace);
-            let uses = |h: &Held| alive.iter().any(|pod| owner::may_use(pod, h));
-            used.extend(here.filter(|h| uses(h)).map(|h| h.uid.clone()));
-        }
-        Ok(used)
+    async fn in_use(&self, namespace: &str, addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
+        let pods = self.pods(namespace).await?;
+        let alive: Vec<&Pod> = pods.iter().filter(|pod| !has_ended(pod)).collect();
+        let uses = |h: &&Held| alive.iter().any(|pod| owner::may_use(pod, h));
+        Ok(addresses.iter().filter(uses).map(|h| h.uid.clone()).collect())
     }
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {
         let params = network.map_or_else(ListParams::default, |network| {
             ListParams::default().labels(&format!("{NETWORK}={}", network_label(network)))
         });
-        let all: Api<LeasedAddress> = Api::all(self.client.clone());
-        let found = list("list LeasedAddresses", &all, params).await?;
-        let held = found.iter().map(held).collect::<Result<Vec<_>, _>>()?;
-        Ok(held.into_iter().filter(|h| network.is_none_or(|n| n == h.network)).collect())
+        let what = format!("list LeasedAddresses of {}", network.unwrap_or("all networks"));
+        let found = list(&what, &self.all::<LeasedAddress>(), params).await?;
+        let mut held = self.unreadable.without(&what, found, codec::held).objects;
+        held.retain(|h| network.is_none_or(|n| n == h.network));
+        Ok(held)
     }
 
     async fn hold(&self, address: &Held) -> Result<Option<Held>, StoreError> {

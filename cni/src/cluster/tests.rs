@@ -12,7 +12,7 @@ use server::Server;
 
 use super::*;
 use crate::config::Network;
-use crate::ipam::{self, Request as Wanted};
+use crate::ipam::{self, Failures, Request as Wanted};
 use crate::objects::FINALIZER;
 
 type Shared = Arc<Mutex<Server>>;
@@ -133,7 +133,7 @@ async fn addresses_that_no_lease_lists_are_swept() {
     }
     cluster.hold(&stray).await.unwrap().unwrap();
     assert_eq!(cluster.hold(&stray).await.unwrap(), None);
-    let swept = ipam::sweep(&cluster).await.unwrap();
+    let swept = ipam::sweep(&cluster, &mut Failures::default()).await.unwrap();
     assert_eq!(swept.iter().map(|h| h.address).collect::<Vec<_>>(), [stray.address]);
     assert_eq!(cluster.addresses(None).await.unwrap().len(), 2);
 }
@@ -197,7 +197,7 @@ async fn an_ipam_claim_is_guarded_and_gets_its_status_and_nothing_else() {
     assert_eq!(stored["status"], json!({"ips": ips, "conditions": [{"type": "Theirs"}]}));
     assert_eq!(stored["metadata"]["finalizers"], json!(["theirs", FINALIZER]));
     assert_eq!(cluster.leases().await.unwrap().found.len(), 1);
-    assert!(ipam::sweep(&cluster).await.unwrap().is_empty());
+    assert!(ipam::sweep(&cluster, &mut Failures::default()).await.unwrap().is_empty());
     // Its author deletes it.
     assert!(ipam::end(&cluster, &cluster.find(&lease.key).await.unwrap().unwrap()).await.unwrap());
     let server = server.lock().unwrap();
@@ -239,4 +239,80 @@ async fn the_collector_waits_for_the_last_pod_of_a_machine_that_is_gone() {
     crate::collect::collect(&cluster, &metrics, false).await.unwrap();
     assert_eq!(cluster.find(&lease.key).await.unwrap(), None);
     assert!(cluster.addresses(None).await.unwrap().is_empty());
+}
+
+const CLAIMS: &str = "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/shop/ipamclaims";
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_blocks_no_more_than_itself() {
+    let (server, metrics) = (Shared::default(), crate::collect::Metrics::default());
+    let cluster = cluster(&server);
+    let mut leases = Vec::new();
+    for name in ["a", "b"] {
+        let lease = acquire(&cluster, Kind::AddressLease, name).await.unwrap();
+        assert!(cluster.delete(&lease).await.unwrap());
+        leases.push(lease);
+    }
+    // Another program's claim without a prefix length, one of another shape, and an address of an unreadable claim.
+    let claim = |uid: &str, status: Value| {
+        json!({
+            "apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim", "status": status,
+            "metadata": {"name": uid, "namespace": "shop", "uid": uid, "resourceVersion": "1"},
+            "spec": {"network": "flat", "interface": "net1"},
+        })
+    };
+    server.lock().unwrap().claims = true;
+    for (uid, status) in [("c1", json!({"ips": ["10.0.0.7"]})), ("c2", json!({"ips": "10.0.0.8/24"}))] {
+        server.lock().unwrap().objects.insert(format!("{CLAIMS}/{uid}"), claim(uid, status));
+    }
+    let held = Held {
+        network: "flat".into(),
+        address: "172.30.0.77".parse().unwrap(),
+        lease: Key { kind: Kind::IpamClaim, namespace: "shop".into(), name: "c1".into() },
+        lease_uid: "c1".into(),
+        uid: String::new(),
+    };
+    let held = cluster.hold(&held).await.unwrap().unwrap();
+
+    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    for lease in &leases {
+        assert_eq!(cluster.find(&lease.key).await.unwrap(), None, "{} did not end", lease.key.name);
+    }
+    assert_eq!(cluster.addresses(None).await.unwrap(), [held], "the claim is there: its address stays held");
+    assert_eq!(cluster.leases().await.unwrap().unreadable.len(), 2);
+}
+
+#[tokio::test]
+async fn an_address_that_cannot_be_read_counts_as_taken() {
+    let server = Shared::default();
+    let cluster = cluster(&server);
+    let first = acquire(&cluster, Kind::AddressLease, "a").await.unwrap();
+    let name = address_name("flat", first.addresses[0].addr());
+    let at = format!("/apis/podvirt.io/v1alpha1/leasedaddresses/{name}");
+    server.lock().unwrap().objects.get_mut(&at).unwrap()["spec"]["address"] = json!("nonsense");
+    // The range has six addresses, of which one cannot be read.
+    for name in ["b", "c", "d", "e", "f"] {
+        let lease = acquire(&cluster, Kind::AddressLease, name).await.unwrap();
+        assert!(!lease.lists(first.addresses[0].addr()), "{name}");
+    }
+    let error = acquire(&cluster, Kind::AddressLease, "g").await.unwrap_err();
+    assert_eq!(error.code, crate::error::Code::Exhausted, "{error}");
+    ipam::sweep(&cluster, &mut Failures::default()).await.unwrap();
+    assert!(server.lock().unwrap().objects.contains_key(&at), "it is not swept");
+}
+
+#[tokio::test]
+async fn what_fails_for_one_lease_is_told_after_the_others_are_ended() {
+    let (server, metrics) = (Shared::default(), crate::collect::Metrics::default());
+    let cluster = cluster(&server);
+    for name in ["a", "b", "c"] {
+        let lease = acquire(&cluster, Kind::AddressLease, name).await.unwrap();
+        assert!(cluster.delete(&lease).await.unwrap());
+    }
+    server.lock().unwrap().refused = Some("/virtualmachineinstances/a".into());
+    let error = crate::collect::collect(&cluster, &metrics, true).await.unwrap_err();
+    assert!(error.what.contains("shop/a"), "{error}");
+    let left: Vec<String> =
+        cluster.leases().await.unwrap().found.into_iter().map(|lease| lease.key.name).collect();
+    assert_eq!(left, ["a"]);
 }

@@ -172,7 +172,10 @@ async fn choose<S: Store>(
                     format!("the address {address} of network {network:?} is held by {}", told(&h.lease));
                 Err(Error::new(Code::Lease, msg))
             }
-            None => Err(Error::new(Code::TryAgain, format!("the address {address} is being freed"))),
+            None => {
+                let msg = format!("the address {address} is being freed, or its LeasedAddress cannot be read");
+                Err(Error::new(Code::TryAgain, msg))
+            }
         };
     }
     // An earlier attempt, or one that runs now, has come this far.

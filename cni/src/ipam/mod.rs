@@ -41,6 +41,7 @@
 //! next attempt has to get the same. The lease of a pod that is no machine's ends with its DEL.
 
 mod acquire;
+mod failures;
 #[cfg(test)]
 pub(crate) mod race_tests;
 mod release;
@@ -54,6 +55,7 @@ use ipnet::IpNet;
 use podvirt_api::mac::MacAddr;
 
 pub use acquire::{Request, acquire, confirm, mac_without_lease};
+pub use failures::Failures;
 pub use release::{end, sweep};
 
 use crate::error::{Code, Error};
@@ -129,6 +131,8 @@ impl Lease {
 pub struct Leases {
     /// Those that were found.
     pub found: Vec<Lease>,
+    /// UIDs of those that are there and cannot be read. Addresses stay held for them.
+    pub unreadable: HashSet<String>,
     /// IPAMClaims could not be asked for, because the API server does not know their kind (now).
     pub claims_unknown: bool,
 }
@@ -156,6 +160,8 @@ pub struct StoreError {
     pub what: String,
     /// What was answered.
     pub why: String,
+    /// Whether the API server has answered: other objects may fare better. Without an answer no request will.
+    pub is_answered: bool,
 }
 
 impl From<StoreError> for Error {
@@ -181,10 +187,15 @@ pub trait Store {
     /// Every lease of the cluster, of both kinds.
     fn leases(&self) -> impl Future<Output = Result<Leases, StoreError>>;
 
-    /// UIDs of those of `addresses`, whose leases were not found, that a pod which runs may use all the same.
-    fn in_use(&self, addresses: &[Held]) -> impl Future<Output = Result<HashSet<String>, StoreError>>;
+    /// UIDs of those of `addresses`, held for leases of one namespace that were not found, that a pod which runs may use.
+    fn in_use(
+        &self,
+        namespace: &str,
+        addresses: &[Held],
+    ) -> impl Future<Output = Result<HashSet<String>, StoreError>>;
 
-    /// The addresses that are held, of `network` or of all.
+    /// The addresses that are held, of `network` or of all, but for those whose object cannot be read. [`Store::hold`]
+    /// refuses these as well.
     fn addresses(&self, network: Option<&str>) -> impl Future<Output = Result<Vec<Held>, StoreError>>;
 
     /// Makes an address; no answer when another machine holds it.

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::test_store::Fake;
-use super::{Attached, Key, Kind, Lease, Request, Store, acquire, confirm, end, sweep};
+use super::{Attached, Failures, Key, Kind, Lease, Request, Store, acquire, confirm, end, sweep};
 use crate::config::Network;
 use crate::error::{Code, Error};
 use crate::owner::Owner;
@@ -316,7 +316,7 @@ impl World {
         let store = self.store.clone();
         if sweeps {
             self.tasks.push(Box::pin(async move {
-                let _freed = sweep(&*store).await;
+                let _freed = sweep(&*store, &mut Failures::default()).await;
                 None
             }));
             return;
@@ -409,7 +409,7 @@ proptest! {
             world.step(0);
             world.check();
         }
-        alone(sweep(&*world.store)).unwrap();
+        alone(sweep(&*world.store, &mut Failures::default())).unwrap();
         world.check();
         let leases = world.store.all_leases();
         prop_assert!(leases.iter().all(|l| !world.gone.contains(&l.key.name)), "a lease of a machine that is gone is left");

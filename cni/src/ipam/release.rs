@@ -1,8 +1,10 @@
 //! Ending leases, and freeing what is left over; the states are in [`super`].
 
+use std::collections::{BTreeMap, HashMap};
+
 use tracing::warn;
 
-use super::{Held, Kind, Lease, Store, StoreError};
+use super::{Failures, Held, Kind, Lease, Store, StoreError};
 
 /// Ends `lease` and frees its addresses; nothing that uses them may be left. Whether it was the lease's last version:
 /// if not, it is as it was. It may be called again after it was cut off anywhere.
@@ -30,24 +32,29 @@ pub async fn end<S: Store>(store: &S, lease: &Lease) -> Result<bool, StoreError>
     Ok(true)
 }
 
-/// Frees the addresses that no lease lists or ever will, and that no pod uses; answers them.
+/// Frees the addresses that no lease lists or ever will, and that no pod uses; answers them. What fails for one address
+/// is noted in `failures`.
 ///
 /// # Errors
-/// The store fails; what was freed is free.
-pub async fn sweep<S: Store>(store: &S) -> Result<Vec<Held>, StoreError> {
+/// The store does not answer; what was freed is free.
+pub async fn sweep<S: Store>(store: &S, failures: &mut Failures) -> Result<Vec<Held>, StoreError> {
     // Addresses first: the lease of an address is older than it, and is missing below only when it is gone.
     let held = store.addresses(None).await?;
     if held.is_empty() {
         return Ok(held);
     }
     let leases = store.leases().await?;
-    let (mut needless, mut orphans, mut unknown) = (Vec::new(), Vec::new(), 0_usize);
+    let by_uid: HashMap<&str, &Lease> =
+        leases.found.iter().map(|lease| (lease.uid.as_str(), lease)).collect();
+    let (mut needless, mut unknown) = (Vec::new(), 0_usize);
+    let mut orphans: BTreeMap<String, Vec<Held>> = BTreeMap::new();
     for h in held {
-        match leases.found.iter().find(|lease| lease.uid == h.lease_uid) {
+        match by_uid.get(h.lease_uid.as_str()) {
             Some(lease) if lease.addresses.is_empty() || lease.lists(h.address) => {}
             Some(_) => needless.push(h),
+            None if leases.unreadable.contains(&h.lease_uid) => {}
             None if h.lease.kind == Kind::IpamClaim && leases.claims_unknown => unknown += 1,
-            None => orphans.push(h),
+            None => orphans.entry(h.lease.namespace.clone()).or_default().push(h),
         }
     }
     if unknown > 0 {
@@ -56,18 +63,21 @@ pub async fn sweep<S: Store>(store: &S) -> Result<Vec<Held>, StoreError> {
             "the API server does not know IPAMClaims: addresses that they hold stay held"
         );
     }
-    if !orphans.is_empty() {
-        let used = store.in_use(&orphans).await?;
-        for h in &orphans {
+    for (namespace, orphans) in orphans {
+        // Where the pods are not known, the addresses stay held.
+        let Some(used) = failures.note(store.in_use(&namespace, &orphans).await)? else { continue };
+        for h in orphans {
             if used.contains(&h.uid) {
-                warn!(network = h.network, address = %h.address, namespace = h.lease.namespace, lease = h.lease.name,
+                warn!(network = h.network, address = %h.address, namespace, lease = h.lease.name,
                     "the lease is gone and a pod uses its address: it stays held until the pod has ended");
+            } else {
+                needless.push(h);
             }
         }
-        needless.extend(orphans.into_iter().filter(|h| !used.contains(&h.uid)));
     }
-    for h in &needless {
-        store.free(h).await?;
+    let mut freed = Vec::with_capacity(needless.len());
+    for h in needless {
+        freed.extend(failures.note(store.free(&h).await)?.map(|()| h));
     }
-    Ok(needless)
+    Ok(freed)
 }

@@ -107,11 +107,11 @@ impl Store for Fake {
 
     async fn leases(&self) -> Result<Leases, StoreError> {
         step().await;
-        Ok(Leases { found: self.all_leases(), claims_unknown: false })
+        Ok(Leases { found: self.all_leases(), ..Leases::default() })
     }
 
     /// No pod outlives its lease here.
-    async fn in_use(&self, _addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
+    async fn in_use(&self, _namespace: &str, _addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
         step().await;
         Ok(HashSet::new())
     }

@@ -91,15 +91,17 @@ pub fn collect(network: &Network, valid: &[Attachment]) -> Result<Vec<String>, N
     let keep: BTreeSet<String> = valid.iter().map(|attachment| alias(attachment, network)).collect();
     let prefix = format!("{ALIAS}:{}:", network.name);
     netns::inside(None, |handle| async move {
-        let mut removed = Vec::new();
+        let (mut removed, mut failed) = (Vec::new(), None);
         for link in links(&handle).await? {
             let Some(alias) = alias_of(&link) else { continue };
             if alias.starts_with(&prefix) && !keep.contains(alias) {
-                delete(&handle, &link).await?;
-                removed.push(alias.clone());
+                match delete(&handle, &link).await {
+                    Ok(()) => removed.push(alias.clone()),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
         }
-        Ok(removed)
+        failed.map_or(Ok(removed), Err)
     })
 }
 

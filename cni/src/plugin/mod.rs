@@ -15,7 +15,7 @@ use crate::args::{Attachment, Call, Command, PodName};
 use crate::cluster::Cluster;
 use crate::config::{Link, Network};
 use crate::error::{Code, Error};
-use crate::ipam::{self, Attached, Lease, Request, Store, StoreError};
+use crate::ipam::{self, Attached, Failures, Lease, Request, Store, StoreError};
 use crate::net::attach::{self, Plan};
 use crate::net::{NetError, netns};
 use crate::owner::{self, Claimant, Machine};
@@ -209,18 +209,20 @@ impl<P: Pods> Plugin<P> {
             return Err(Error::new(Code::Config, msg));
         };
         let removed = attach::collect(&network, valid);
-        let removed = removed.map_err(|e| kernel("what is left over cannot be removed", &e))?;
-        for alias in removed {
+        let removed = removed.map_err(|e| kernel("what is left over cannot be removed", &e));
+        for alias in removed.iter().flatten() {
             eprintln!("podvirt-cni: removed {alias}, which the runtime does not know");
         }
+        let mut failures = Failures::default();
         for lease in self.api.leases().await?.found {
             let Some(attached) = &lease.attached else { continue };
             let known = |v: &Attachment| v.container == attached.container && v.ifname == lease.interface;
             if attached.node == self.node && lease.network == network.name && !valid.iter().any(known) {
-                ipam::end(&self.api, &lease).await?;
+                failures.note(ipam::end(&self.api, &lease).await)?;
             }
         }
-        Ok(())
+        failures.finish()?;
+        removed.map(|_| ())
     }
 
     async fn status(&self, config: &[u8]) -> Result<(), Error> {

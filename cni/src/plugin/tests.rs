@@ -23,7 +23,11 @@ struct World {
 impl World {
     fn up(&self) -> Result<(), StoreError> {
         if *self.broken.borrow() {
-            return Err(StoreError { what: "ask".into(), why: "connection refused".into() });
+            return Err(StoreError {
+                what: "ask".into(),
+                why: "connection refused".into(),
+                is_answered: false,
+            });
         }
         Ok(())
     }
@@ -70,8 +74,8 @@ impl Store for World {
         self.leases.leases().await
     }
 
-    async fn in_use(&self, addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
-        self.leases.in_use(addresses).await
+    async fn in_use(&self, namespace: &str, addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
+        self.leases.in_use(namespace, addresses).await
     }
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {

@@ -15,12 +15,18 @@ pub(crate) struct Server {
     pub(crate) objects: BTreeMap<String, Value>,
     /// Whether the kind IPAMClaim is known.
     pub(crate) claims: bool,
+    /// Requests to paths that end in this are forbidden.
+    pub(crate) refused: Option<String>,
     /// Lists of which a part was answered, by the version that they are of.
     lists: BTreeMap<u64, Vec<Value>>,
 }
 
 fn refusal(code: u16) -> (u16, Value) {
-    let reason = if code == 404 { "NotFound" } else { "Conflict" };
+    let reason = match code {
+        403 => "Forbidden",
+        404 => "NotFound",
+        _ => "Conflict",
+    };
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "no"});
     (code, status)
 }
@@ -30,6 +36,9 @@ impl Server {
     pub(crate) fn answer(&mut self, method: &str, path: &str, query: &str, body: &Value) -> (u16, Value) {
         if path.contains("k8s.cni.cncf.io") && !self.claims {
             return refusal(404);
+        }
+        if self.refused.as_ref().is_some_and(|end| path.ends_with(end.as_str())) {
+            return refusal(403);
         }
         self.clock += 1;
         let version = self.clock.to_string();
