@@ -3,15 +3,16 @@
 //! # Theory of operation
 //!
 //! A lease names its owner by an owner reference, so the cluster's garbage collector asks for its deletion when the
-//! owner is gone; the guard keeps it, *ending*. In each pass:
+//! owner is gone; the guard keeps it, *ending*. Watches tell which leases are ending (`ending`). Every few seconds in which
+//! there are any, a pass goes over them:
 //!
-//! 1. Leases are read.
+//! 1. The lease is read.
 //! 2. For those that are ending, pods and machines of their namespace are read, *after* the lease was seen ending: an
 //!    ADD that was answered before has its pod among them, and one that is answered later does not take an ending lease.
 //! 3. A lease that no pod uses is ended.
 //!
-//! Every so often it also asks for the deletion of leases whose owner is gone and whose owner reference was taken
-//! away (a deletion that orphans), and frees addresses that no lease lists ([`ipam::sweep`]). That a lease is not found
+//! Every so often a *thorough* pass lists all leases. It also asks for the deletion of those whose owner is gone and whose owner
+//! reference was taken away (a deletion that orphans), and frees addresses that no lease lists ([`ipam::sweep`]). That a lease is not found
 //! is not enough for that: an address that a pod which runs has by its own word, or whose IPAMClaim it names, stays held.
 //!
 //! What fails for one lease or address does not keep the pass from the others: the pass tells the first error when it is done. A
@@ -32,13 +33,14 @@ use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 
 use crate::cluster::Cluster;
-use crate::ipam::{self, Failures, Kind, Lease, Store, StoreError};
+use crate::ending::Ending;
+use crate::ipam::{self, Failures, Key, Kind, Lease, Store, StoreError};
 use crate::owner;
 
-/// Between two passes.
+/// Time between two passes.
 const PERIOD: Duration = Duration::from_secs(5);
-/// One pass of so many looks at everything: five minutes.
-const THOROUGH: u32 = 60;
+/// Of so many periods one has a thorough pass: five minutes.
+const THOROUGH_PERIODS: u32 = 60;
 
 /// What was done.
 #[derive(Clone, Debug, Default)]
@@ -68,22 +70,32 @@ impl Metrics {
     }
 }
 
+/// What a pass goes over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The leases with these keys, as far as they are ending.
+    Ending(Vec<Key>),
+    /// All leases and all addresses.
+    Everything,
+}
+
 /// Collects until the end is asked for.
 pub async fn run(cluster: &Cluster, metrics: &Metrics, shutdown: &Shutdown) {
-    for pass in 0u32.. {
-        let thorough = pass.is_multiple_of(THOROUGH);
-        match shutdown.or(Box::pin(collect(cluster, metrics, thorough))).await {
-            None => return,
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
+    let ending = Ending::default();
+    let passes = async {
+        for period in 0u32.. {
+            let scope = match period.is_multiple_of(THOROUGH_PERIODS) {
+                true => Scope::Everything,
+                false => Scope::Ending(ending.keys()),
+            };
+            if let Err(error) = Box::pin(collect(cluster, metrics, scope)).await {
                 metrics.failed.inc();
                 warn!(%error, "leases are collected later");
             }
+            tokio::time::sleep(PERIOD).await;
         }
-        if shutdown.or(tokio::time::sleep(PERIOD)).await.is_none() {
-            return;
-        }
-    }
+    };
+    shutdown.or(async { tokio::join!(ending.follow(cluster), passes) }).await;
 }
 
 /// Looks at everything once.
@@ -91,13 +103,24 @@ pub async fn run(cluster: &Cluster, metrics: &Metrics, shutdown: &Shutdown) {
 /// # Errors
 /// The API server does not answer, or refuses; what was done is done.
 pub async fn once(cluster: &Cluster, metrics: &Metrics) -> Result<(), StoreError> {
-    collect(cluster, metrics, true).await
+    collect(cluster, metrics, Scope::Everything).await
 }
 
-pub(crate) async fn collect(cluster: &Cluster, metrics: &Metrics, thorough: bool) -> Result<(), StoreError> {
+pub(crate) async fn collect(cluster: &Cluster, metrics: &Metrics, scope: Scope) -> Result<(), StoreError> {
     let mut failures = Failures::default();
     let mut pods_by_namespace = PodsByNamespace::new();
-    for lease in cluster.leases().await?.found.iter().filter(|lease| lease.guarded) {
+    let thorough = scope == Scope::Everything;
+    let leases = match scope {
+        Scope::Everything => cluster.leases().await?.found,
+        Scope::Ending(keys) => {
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                found.extend(failures.note(cluster.find(&key).await)?.flatten());
+            }
+            found
+        }
+    };
+    for lease in leases.iter().filter(|lease| lease.guarded) {
         let (namespace, name) = (&lease.key.namespace, &lease.key.name);
         if lease.ending {
             let ended = end_unused(cluster, lease, &mut pods_by_namespace, &mut failures).await;
@@ -202,7 +225,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::ipam::Key;
     use crate::owner::Owner;
 
     fn lease(kind: &str, uid: &str, machine: Option<&str>) -> Lease {

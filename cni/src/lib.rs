@@ -28,6 +28,7 @@ pub mod cluster;
 pub mod collect;
 pub mod config;
 pub mod dynamic;
+mod ending;
 pub mod error;
 pub mod install;
 pub mod ipam;

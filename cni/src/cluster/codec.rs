@@ -63,7 +63,7 @@ pub(super) fn guard(meta: &mut ObjectMeta, on: bool) {
     }
 }
 
-pub(super) fn is_guarded(meta: &ObjectMeta) -> bool {
+pub(crate) fn is_guarded(meta: &ObjectMeta) -> bool {
     meta.finalizers.iter().flatten().any(|f| f == FINALIZER)
 }
 
@@ -112,7 +112,7 @@ pub(super) fn object(lease: &Lease) -> AddressLease {
 }
 
 pub(super) fn lease(object: &AddressLease) -> Result<Lease, StoreError> {
-    let key = key(Kind::AddressLease, &object.metadata);
+    let key = Key::of(Kind::AddressLease, &object.metadata);
     let status = object.status.clone().unwrap_or_default();
     let owner = &object.spec.owner;
     let mac = status.mac_address.as_deref().map(str::parse).transpose();
@@ -134,7 +134,7 @@ pub(super) fn lease(object: &AddressLease) -> Result<Lease, StoreError> {
 }
 
 pub(super) fn claim(object: &IPAMClaim) -> Result<Lease, StoreError> {
-    let key = key(Kind::IpamClaim, &object.metadata);
+    let key = Key::of(Kind::IpamClaim, &object.metadata);
     Ok(Lease {
         addresses: addresses(&key, object.status.as_ref().map_or(&[], |s| &s.ips))?,
         network: object.spec.network.clone(),
@@ -160,9 +160,12 @@ pub(super) fn bare(key: Key, meta: &ObjectMeta) -> Lease {
     }
 }
 
-pub(super) fn key(kind: Kind, meta: &ObjectMeta) -> Key {
-    let text = |t: &Option<String>| t.clone().unwrap_or_default();
-    Key { kind, namespace: text(&meta.namespace), name: text(&meta.name) }
+impl Key {
+    /// The key of the lease that `meta` is the metadata of.
+    pub(crate) fn of(kind: Kind, meta: &ObjectMeta) -> Key {
+        let text = |t: &Option<String>| t.clone().unwrap_or_default();
+        Key { kind, namespace: text(&meta.namespace), name: text(&meta.name) }
+    }
 }
 
 pub(super) fn addresses(key: &Key, texts: &[String]) -> Result<Vec<IpNet>, StoreError> {

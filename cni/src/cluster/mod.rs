@@ -12,10 +12,16 @@ mod unreadable;
 use std::collections::HashSet;
 
 use ask::{answered, asked, asked_raw, failed, gone_is_none, list, list_if_known, unless};
+pub(crate) use codec::is_guarded;
 use codec::{address_name, address_object, claim, guard, held, lease, network_label, object, told};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use unreadable::Unreadable;
@@ -24,6 +30,9 @@ use crate::collect::has_ended;
 use crate::ipam::{Held, Key, Kind, Lease, Leases, Store, StoreError};
 use crate::objects::{AddressLease, IPAMClaim, IpamClaimStatus, LeasedAddress, NETWORK};
 use crate::owner::{self, Machine, Owner};
+
+/// Metadata of a lease of either kind.
+pub(crate) type LeaseMeta = PartialObjectMeta<DynamicObject>;
 
 /// The API server.
 #[derive(Clone)]
@@ -94,6 +103,19 @@ impl Cluster {
     pub async fn ready(&self) -> Result<(), StoreError> {
         let api: Api<LeasedAddress> = Api::all(self.client.clone());
         asked("list LeasedAddresses", api.list_metadata(&ListParams::default().limit(1))).await.map(|_| ())
+    }
+
+    /// Metadata of all leases of a kind, as they change. A watch that breaks off begins anew.
+    pub(crate) fn watch(
+        &self,
+        kind: Kind,
+    ) -> BoxStream<'static, Result<watcher::Event<LeaseMeta>, watcher::Error>> {
+        let resource = match kind {
+            Kind::AddressLease => ApiResource::erase::<AddressLease>(&()),
+            Kind::IpamClaim => ApiResource::erase::<IPAMClaim>(&()),
+        };
+        let api: Api<LeaseMeta> = Api::all_with(self.client.clone(), &resource);
+        watcher(api, watcher::Config::default()).default_backoff().boxed()
     }
 
     async fn metadata(

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use server::Server;
 
 use super::*;
+use crate::collect::Scope;
 use crate::config::Network;
 use crate::ipam::{self, Failures, Request as Wanted};
 use crate::objects::FINALIZER;
@@ -157,7 +158,7 @@ async fn an_address_stays_held_while_its_claim_is_not_found_and_a_pod_uses_it() 
     let cluster = cluster(&server);
     let lease = acquire(&cluster, Kind::IpamClaim, "web").await.unwrap();
     let held = async || {
-        crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+        crate::collect::collect(&cluster, &metrics, Scope::Everything).await.unwrap();
         cluster.addresses(None).await.unwrap().len()
     };
     // The API server does not know the kind, as for a moment after its own start.
@@ -225,18 +226,23 @@ async fn the_collector_waits_for_the_last_pod_of_a_machine_that_is_gone() {
             "metadata": {"name": "virt-launcher-web-x", "namespace": "shop", "uid": "p1", "ownerReferences": [owner]}})
     };
     put(pod, launcher("Running"));
-    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    crate::collect::collect(&cluster, &metrics, Scope::Everything).await.unwrap();
     assert!(!cluster.find(&lease.key).await.unwrap().unwrap().ending, "its owner is there");
 
     // The machine goes, by a deletion that orphans: the garbage collector does not ask for the lease's deletion.
     server.lock().unwrap().objects.remove(vm);
-    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    crate::collect::collect(&cluster, &metrics, Scope::Everything).await.unwrap();
     assert!(cluster.find(&lease.key).await.unwrap().unwrap().ending);
-    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    crate::collect::collect(&cluster, &metrics, Scope::Everything).await.unwrap();
     assert_eq!(cluster.addresses(None).await.unwrap().len(), 2, "its pod runs");
 
     put(pod, launcher("Succeeded"));
-    crate::collect::collect(&cluster, &metrics, false).await.unwrap();
+    server.lock().unwrap().requests.clear();
+    crate::collect::collect(&cluster, &metrics, Scope::Ending(Vec::new())).await.unwrap();
+    assert!(server.lock().unwrap().requests.is_empty(), "nothing ends: nothing is asked");
+    crate::collect::collect(&cluster, &metrics, Scope::Ending(vec![lease.key.clone()])).await.unwrap();
+    let requests = std::mem::take(&mut server.lock().unwrap().requests);
+    assert!(!requests.iter().any(|request| request.ends_with("/addressleases")), "{requests:?}");
     assert_eq!(cluster.find(&lease.key).await.unwrap(), None);
     assert!(cluster.addresses(None).await.unwrap().is_empty());
 }
@@ -274,7 +280,7 @@ async fn an_object_that_cannot_be_read_blocks_no_more_than_itself() {
     };
     let held = cluster.hold(&held).await.unwrap().unwrap();
 
-    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    crate::collect::collect(&cluster, &metrics, Scope::Everything).await.unwrap();
     for lease in &leases {
         assert_eq!(cluster.find(&lease.key).await.unwrap(), None, "{} did not end", lease.key.name);
     }
@@ -310,9 +316,58 @@ async fn what_fails_for_one_lease_is_told_after_the_others_are_ended() {
         assert!(cluster.delete(&lease).await.unwrap());
     }
     server.lock().unwrap().refused = Some("/virtualmachineinstances/a".into());
-    let error = crate::collect::collect(&cluster, &metrics, true).await.unwrap_err();
+    let error = crate::collect::collect(&cluster, &metrics, Scope::Everything).await.unwrap_err();
     assert!(error.what.contains("shop/a"), "{error}");
     let left: Vec<String> =
         cluster.leases().await.unwrap().found.into_iter().map(|lease| lease.key.name).collect();
     assert_eq!(left, ["a"]);
+}
+
+#[tokio::test]
+async fn an_add_lists_addresses_only_after_its_first_candidate_was_taken() {
+    let server = Shared::default();
+    let cluster = cluster(&server);
+    let lists = || {
+        let requests = std::mem::take(&mut server.lock().unwrap().requests);
+        requests.iter().filter(|request| *request == "GET /apis/podvirt.io/v1alpha1/leasedaddresses").count()
+    };
+    let key = |name: &str| Key { kind: Kind::AddressLease, namespace: "shop".into(), name: name.into() };
+    let ranges = json!([[{"subnet": "172.30.0.0/16"}], [{"subnet": "fd00:30::/64"}]]);
+    let config = json!({"cniVersion": "1.1.0", "name": "flat", "bridge": "br1", "ipam": {"ranges": ranges}});
+    let network = Network::read(config.to_string().as_bytes(), None).unwrap();
+    let mut leases = Vec::new();
+    for name in ["a", "b", "c"] {
+        let owner = owner(name);
+        let request = Wanted {
+            key: key(name),
+            network: &network,
+            interface: "net1",
+            owner: &owner,
+            machine: Some(name),
+            attached: None,
+        };
+        leases.push(ipam::acquire(&cluster, &request).await.unwrap());
+    }
+    assert_eq!(lists(), 0, "the first candidates were free");
+
+    // Another machine has the first candidates of a lease that is empty again; one list serves both sets.
+    let empty = cluster.update(&Lease { addresses: Vec::new(), ..leases[0].clone() }).await.unwrap().unwrap();
+    for object in server.lock().unwrap().objects.values_mut() {
+        if object["spec"]["lease"]["name"] == "a" {
+            object["spec"]["lease"]["uid"] = json!("another");
+        }
+    }
+    let owner = owner("a");
+    let request = Wanted {
+        key: key("a"),
+        network: &network,
+        interface: "net1",
+        owner: &owner,
+        machine: Some("a"),
+        attached: None,
+    };
+    let lease = ipam::acquire(&cluster, &request).await.unwrap();
+    assert!(lease.addresses.iter().all(|address| !leases[0].addresses.contains(address)), "{lease:?}");
+    assert_eq!(lease.uid, empty.uid);
+    assert_eq!(lists(), 6, "one list, an object a page");
 }

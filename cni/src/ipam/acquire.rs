@@ -89,8 +89,9 @@ async fn attempts<S: Store>(store: &S, request: &Request<'_>, held: &mut Vec<Hel
         }
         let mut wanted = lease.clone();
         if lease.addresses.is_empty() {
+            let mut listed = None;
             for set in &request.network.sets {
-                let address = choose(store, request, &lease, set, held).await?;
+                let address = choose(store, request, &lease, set, &mut listed, held).await?;
                 wanted.addresses.extend(set.with_prefix(address));
             }
         } else {
@@ -141,16 +142,19 @@ async fn find_or_create<S: Store>(store: &S, request: &Request<'_>) -> Result<Op
 }
 
 /// An address of `set` that is held for `lease`.
+///
+/// The first candidate follows from the lease's UID and is most often free, so it is asked for without a list: a list is as
+/// long as the network has addresses. `listed` is the list of this attempt, read when a candidate was not free. An
+/// earlier attempt has asked for the same first candidate, so that what it left behind is found then.
 async fn choose<S: Store>(
     store: &S,
     request: &Request<'_>,
     lease: &Lease,
     set: &RangeSet,
+    listed: &mut Option<Vec<Held>>,
     made: &mut Vec<Held>,
 ) -> Result<IpAddr, Error> {
     let network = &request.network.name;
-    let held = store.addresses(Some(network)).await?;
-    let own = |h: &&Held| h.lease_uid == lease.uid && set.offers(h.address);
     let wish = request.network.wishes.iter().copied().find(|a| set.offers(*a));
     let holding = |address| Held {
         network: network.clone(),
@@ -173,24 +177,35 @@ async fn choose<S: Store>(
                 Err(Error::new(Code::Lease, msg))
             }
             None => {
-                let msg = format!("the address {address} is being freed, or its LeasedAddress cannot be read");
+                let msg =
+                    format!("the address {address} is being freed, or its LeasedAddress cannot be read");
                 Err(Error::new(Code::TryAgain, msg))
             }
         };
     }
-    // An earlier attempt, or one that runs now, has come this far.
-    if let Some(address) = held.iter().filter(own).map(|h| h.address).min() {
-        return Ok(address);
-    }
-    let mut taken: BTreeSet<IpAddr> = held.into_iter().map(|h| h.address).collect();
     let [.., a, b, c, d, e] = MacAddr::derived(&[&lease.uid]).0;
     let start = u64::from_be_bytes([0, 0, 0, a, b, c, d, e]);
-    while let Some(address) = set.choose(start, &taken) {
+    let mut taken = BTreeSet::new();
+    let mut is_listed = false;
+    loop {
+        if let Some(held) = listed.as_ref().filter(|_| !is_listed) {
+            // An earlier attempt, or one that runs now, has come this far.
+            let own = held.iter().filter(|h| h.lease_uid == lease.uid && set.offers(h.address));
+            if let Some(address) = own.map(|h| h.address).min() {
+                return Ok(address);
+            }
+            taken.extend(held.iter().map(|h| h.address));
+            is_listed = true;
+        }
+        let Some(address) = set.choose(start, &taken) else { break };
         if let Some(new) = store.hold(&holding(address)).await? {
             made.push(new);
             return Ok(address);
         }
         taken.insert(address);
+        if listed.is_none() {
+            *listed = Some(store.addresses(Some(network)).await?);
+        }
     }
     let msg = format!("network {network:?} has no address left for {}", told(&lease.key));
     Err(Error::new(Code::Exhausted, msg))

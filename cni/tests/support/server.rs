@@ -15,6 +15,8 @@ pub(crate) struct Server {
     pub(crate) objects: BTreeMap<String, Value>,
     /// Whether the kind IPAMClaim is known.
     pub(crate) claims: bool,
+    /// Method and path of each request.
+    pub(crate) requests: Vec<String>,
     /// Requests to paths that end in this are forbidden.
     pub(crate) refused: Option<String>,
     /// Lists of which a part was answered, by the version that they are of.
@@ -34,6 +36,7 @@ fn refusal(code: u16) -> (u16, Value) {
 impl Server {
     /// The answer to a request: its status and its body.
     pub(crate) fn answer(&mut self, method: &str, path: &str, query: &str, body: &Value) -> (u16, Value) {
+        self.requests.push(format!("{method} {path}"));
         if path.contains("k8s.cni.cncf.io") && !self.claims {
             return refusal(404);
         }
