@@ -214,8 +214,17 @@ pub fn documents(text: &str) -> Result<Vec<Value>, ManifestError> {
 ///
 /// A manifest that the program was built with cannot be used.
 pub fn all() -> Result<Vec<Object>, ManifestError> {
+    stored().map(<[Object]>::to_vec)
+}
+
+/// The objects of [`all`], which are read once.
+///
+/// # Errors
+///
+/// A manifest that the program was built with cannot be used.
+pub(crate) fn stored() -> Result<&'static [Object], ManifestError> {
     static READ: OnceLock<Result<Vec<Object>, ManifestError>> = OnceLock::new();
-    READ.get_or_init(read).clone()
+    READ.get_or_init(read).as_deref().map_err(Clone::clone)
 }
 
 fn read() -> Result<Vec<Object>, ManifestError> {

@@ -1,18 +1,23 @@
 //! Judging the KubeVirt object before it is stored.
 //!
 //! virt-operator does it and not virt-api: an administrator must be able to mend a setting that keeps virt-api from
-//! coming up. Every replica answers, and keeps the webhook's configuration in the cluster.
+//! coming up. Every replica answers, and keeps the webhook's configuration in the cluster. What a review may take of memory stands
+//! in [`review`].
+
+mod review;
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use base64::Engine;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use kube::core::{ApiResource, PartialObjectMeta};
 use kube::{Api, Client};
 use podvirt_api::admission::kubevirt::{validate, validate_update};
@@ -20,9 +25,12 @@ use podvirt_api::error::chain;
 use podvirt_api::names;
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::{KubeVirt, KubeVirtUninstallStrategy};
+use review::{Review, ReviewError, cut, read_body};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use crate::customize::{CustomizeError, objects};
+use crate::customize::{CustomizeError, check};
 use crate::rights::ACCOUNT;
 use crate::target::{Own, Target};
 
@@ -32,6 +40,8 @@ pub const NAME: &str = "virt-operator-validator";
 pub const SERVICE: &str = "kubevirt-operator-webhook";
 const HOOK: &str = "kubevirt-validator.kubevirt.io";
 const PATH: &str = "/kubevirt-validate";
+/// Reviews in their read form at a time.
+const TURNS: usize = 2;
 
 /// Kinds whose objects are workloads, in the order in which they are told.
 const WORKLOADS: [(&str, &str, &str, &str); 4] = [
@@ -64,6 +74,8 @@ enum Refusal {
     Workloads { title: &'static str },
     #[error("whether there are {title} cannot be found out")]
     Unknown { title: &'static str, source: kube::Error },
+    #[error("request.operation: '{0}': CREATE, UPDATE, DELETE or CONNECT is allowed")]
+    Operation(String),
 }
 
 fn told(problems: &Problems) -> String {
@@ -80,12 +92,18 @@ pub struct Judge {
     client: Client,
     namespace: Arc<str>,
     own: Arc<Own>,
+    turns: Arc<Semaphore>,
 }
 
 impl Judge {
     /// A judge of the KubeVirt object in `namespace`.
     pub fn new(client: Client, namespace: &str, own: Own) -> Self {
-        Self { client, namespace: Arc::from(namespace), own: Arc::new(own) }
+        Self {
+            client,
+            namespace: Arc::from(namespace),
+            own: Arc::new(own),
+            turns: Arc::new(Semaphore::new(TURNS)),
+        }
     }
 
     /// The webhook's route.
@@ -93,24 +111,22 @@ impl Judge {
         Router::new().route(PATH, post(answer)).with_state(self)
     }
 
-    async fn judge(&self, request: &AdmissionRequest<DynamicObject>) -> Result<(), Refusal> {
-        let value = |object: &Option<DynamicObject>| {
-            object.as_ref().and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default()
-        };
-        let (new, old) = (value(&request.object), value(&request.old_object));
-        match request.operation {
-            Operation::Create => {
-                self.only(&new)?;
-                validate(&new).into_result().map_err(Refusal::Fields)?;
-                self.fits(&new)
+    async fn judge(&self, review: &Review) -> Result<(), Refusal> {
+        let (new, old) = (&review.new, &review.old);
+        match review.operation.as_str() {
+            "CREATE" => {
+                self.only(new)?;
+                validate(new).into_result().map_err(Refusal::Fields)?;
+                self.fits(new)
             }
-            Operation::Update if !new["metadata"]["deletionTimestamp"].is_null() => Ok(()),
-            Operation::Update => {
-                validate_update(&old, &new).into_result().map_err(Refusal::Fields)?;
-                if old["spec"] == new["spec"] { Ok(()) } else { self.fits(&new) }
+            "UPDATE" if !new["metadata"]["deletionTimestamp"].is_null() => Ok(()),
+            "UPDATE" => {
+                validate_update(old, new).into_result().map_err(Refusal::Fields)?;
+                if old["spec"] == new["spec"] { Ok(()) } else { self.fits(new) }
             }
-            Operation::Delete => self.may_go(&old).await,
-            Operation::Connect => Ok(()),
+            "DELETE" => self.may_go(old).await,
+            "CONNECT" => Ok(()),
+            other => Err(Refusal::Operation(other.to_owned())),
         }
     }
 
@@ -126,10 +142,9 @@ impl Judge {
 
     /// Whether podvirt's objects can be made by it.
     fn fits(&self, new: &Value) -> Result<(), Refusal> {
-        let kubevirt: KubeVirt = serde_json::from_value(new.clone())?;
+        let kubevirt = KubeVirt::deserialize(new)?;
         let target = Target::of(&kubevirt.spec, &self.own);
-        objects(&kubevirt.spec, &target, &self.namespace)?;
-        Ok(())
+        Ok(check(&kubevirt.spec, &target, &self.namespace)?)
     }
 
     /// Whether podvirt may be removed with the machines that are there.
@@ -158,23 +173,31 @@ impl Judge {
     }
 }
 
-async fn answer(
-    State(judge): State<Judge>,
-    Json(review): Json<AdmissionReview<DynamicObject>>,
-) -> Json<AdmissionReview<DynamicObject>> {
-    let request: AdmissionRequest<DynamicObject> = match review.try_into() {
-        Ok(request) => request,
-        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
-    };
-    let response = AdmissionResponse::from(&request);
-    Json(match judge.judge(&request).await {
-        Ok(()) => response.into_review(),
-        Err(refusal) => {
-            let why = chain(&refusal);
-            tracing::info!(operation = ?request.operation, why, "refused");
-            response.deny(why).into_review()
+async fn answer(State(judge): State<Judge>, body: Body) -> Response {
+    match respond(&judge, body).await {
+        Ok(review) => Json(review).into_response(),
+        Err(error) => {
+            let code = match error {
+                ReviewError::Length => StatusCode::PAYLOAD_TOO_LARGE,
+                ReviewError::Late => StatusCode::REQUEST_TIMEOUT,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            (code, chain(&error)).into_response()
         }
-    })
+    }
+}
+
+/// The answer to the review in `body`.
+async fn respond(judge: &Judge, body: Body) -> Result<Value, ReviewError> {
+    let text = read_body(body).await?;
+    // The semaphore is never closed. The turn ends behind the answer, which holds nothing of the review's objects.
+    let _turn = judge.turns.acquire().await.ok();
+    let review = Review::parse(text)?;
+    let refusal = judge.judge(&review).await.err().map(|refusal| cut(chain(&refusal)));
+    if let Some(why) = &refusal {
+        tracing::info!(operation = review.operation, why, "refused");
+    }
+    Ok(review.answer(refusal.as_deref()))
 }
 
 /// The configuration that tells the API server of the webhook.

@@ -3,10 +3,11 @@
 mod patch;
 mod placement;
 
+use podvirt_api::budget;
 use podvirt_api::v1::{ComponentConfig, KubeVirtSpec};
 use serde_json::{Map, Value, json};
 
-use crate::manifests::{DEPLOYMENT, ManifestError, Object, all};
+use crate::manifests::{DEFINITION, DEPLOYMENT, ManifestError, Object, stored};
 use crate::target::Target;
 
 pub use patch::PatchError;
@@ -26,6 +27,9 @@ const NAMESPACE: &str = podvirt_api::names::NAMESPACE;
 /// virt-controller's variables that name images of pods, and whose they are.
 const NAMED_IMAGES: [(&str, &str); 2] =
     [("LAUNCHER_IMAGE", "virt-launcher"), ("EXPORTER_IMAGE", "virt-exportserver")];
+/// Largest object that may follow from the KubeVirt object, in bytes of memory: some eight times the largest of `deploy/`, and
+/// its text is far below the limit of the API server.
+const MAX_OBJECT_TREE_BYTES: usize = 1 << 20;
 /// Argument of virt-api: virt-operator judges the KubeVirt object.
 const OPERATED: &str = "--operated";
 
@@ -38,6 +42,18 @@ pub enum CustomizeError {
     /// A patch of `spec.customizeComponents`.
     #[error(transparent)]
     Patch(#[from] PatchError),
+    /// A daemon would become too large.
+    #[error(
+        "{field}: with it {title} takes {bytes} bytes of memory; at most {MAX_OBJECT_TREE_BYTES} are allowed"
+    )]
+    Size {
+        /// The field of the KubeVirt object by which it does.
+        field: &'static str,
+        /// The daemon.
+        title: String,
+        /// What it would take.
+        bytes: usize,
+    },
 }
 
 /// All objects, for podvirt in `namespace`.
@@ -46,12 +62,30 @@ pub enum CustomizeError {
 ///
 /// A patch does not fit what it is for.
 pub fn objects(spec: &KubeVirtSpec, target: &Target, namespace: &str) -> Result<Vec<Object>, CustomizeError> {
-    let mut objects = all()?;
+    customized(spec, target, namespace, |_| true)
+}
+
+/// Whether the objects can be made. Definitions of kinds, which are large, and which no field changes, are left out.
+///
+/// # Errors
+///
+/// As [`objects`].
+pub fn check(spec: &KubeVirtSpec, target: &Target, namespace: &str) -> Result<(), CustomizeError> {
+    customized(spec, target, namespace, |object| object.kind != DEFINITION).map(drop)
+}
+
+fn customized(
+    spec: &KubeVirtSpec,
+    target: &Target,
+    namespace: &str,
+    filter: impl Fn(&&Object) -> bool,
+) -> Result<Vec<Object>, CustomizeError> {
+    let mut objects: Vec<Object> = stored()?.iter().filter(filter).cloned().collect();
     for object in &mut objects {
         place(&mut object.value, namespace);
         mark(&mut object.value["metadata"], spec, target);
         if object.is_daemon() {
-            daemon(object, spec, target);
+            daemon(object, spec, target)?;
         }
     }
     if let Some(customize) = &spec.customize_components {
@@ -116,7 +150,7 @@ fn of_image(container: &mut Value, image: Option<&str>, spec: &KubeVirtSpec) {
 }
 
 /// Images, replicas, place and flags of a daemon.
-fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) {
+fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) -> Result<(), CustomizeError> {
     let name = daemon.name().to_owned();
     let is_infra = daemon.kind == DEPLOYMENT;
     let component: Option<&ComponentConfig> =
@@ -166,6 +200,12 @@ fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) {
         let given = container["args"].as_array().cloned().unwrap_or_default();
         container["args"] = Value::Array([given, arguments].concat());
     }
+    let bytes = budget::weigh(&daemon.value);
+    if bytes > MAX_OBJECT_TREE_BYTES {
+        let field = if is_infra { "spec.infra" } else { "spec.workloads" };
+        return Err(CustomizeError::Size { field, title: daemon.title(), bytes });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -164,3 +164,53 @@ fn a_patch_that_cannot_be_applied_is_named() {
     begins(refused("Secret", "*", "merge", "{}"), ".resourceName");
     begins(refused("Deployment", "virt-template", "merge", "{}"), ".resourceName");
 }
+
+#[test]
+fn patches_are_bounded_in_number_size_and_what_they_make() {
+    let refused =
+        |form: &str, patch: &str| patched("Deployment", "virt-api", form, patch).unwrap_err().to_string();
+    // Thirty doublings of four bytes: gigabytes.
+    let mut doublings = vec![json!({"op": "add", "path": "/spec/a", "value": [0]})];
+    doublings.resize(31, json!({"op": "copy", "from": "/spec/a", "path": "/spec/a/-"}));
+    let why = refused("json", &Value::from(doublings).to_string());
+    assert!(why.contains("'copy' is not allowed"), "{why}");
+    let moved = r#"[{"op":"move","from":"/spec","path":"/a"}]"#;
+    assert!(refused("json", moved).contains("'move' is not allowed"));
+
+    let list = Value::from(vec![json!({"a": 0}); 4_000]);
+    for (form, patch) in [
+        ("json", json!([{"op": "add", "path": "/spec/a", "value": list}])),
+        ("merge", json!({"spec": {"a": list}})),
+        ("strategic", json!({"spec": {"template": {"spec": {"volumes": list}}}})),
+    ] {
+        let why = refused(form, &patch.to_string());
+        assert!(why.starts_with("spec.customizeComponents.patches[0].patch: "), "{form}: {why}");
+        assert!(why.contains("bytes of memory"), "{form}: {why}");
+    }
+    // What each of many patches adds counts together.
+    let small = Value::from(vec![json!({"a": 0}); 400]);
+    let one = |n: usize| {
+        let patch = json!({"spec": {(n.to_string()): small}}).to_string();
+        json!({"resourceType": "Deployment", "resourceName": "virt-api", "type": "merge", "patch": patch})
+    };
+    let many = |count: usize| {
+        made(json!({"customizeComponents": {"patches": (0..count).map(one).collect::<Vec<_>>()}}))
+    };
+    assert!(many(2).is_ok());
+    let why = many(8).unwrap_err().to_string();
+    assert!(why.contains("Deployment virt-api takes") && !why.contains("patches[0]"), "{why}");
+
+    let none = json!({"resourceType": "Service", "resourceName": "virt-api", "type": "merge", "patch": "{}"});
+    let patches = json!({"customizeComponents": {"patches": vec![none; 129]}});
+    let why = made(patches).unwrap_err().to_string();
+    assert!(why.contains("patches[128]: at most 128"), "{why}");
+}
+
+#[test]
+fn a_placement_that_makes_a_daemon_too_large_is_refused() {
+    let term = json!({"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}});
+    let list = json!({"preferredDuringSchedulingIgnoredDuringExecution": vec![term; 1_000]});
+    let infra = json!({"infra": {"nodePlacement": {"affinity": {"nodeAffinity": list}}}});
+    let why = made(infra).unwrap_err().to_string();
+    assert!(why.starts_with("spec.infra: with it Deployment virt-api takes"), "{why}");
+}
