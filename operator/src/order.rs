@@ -29,8 +29,12 @@ pub struct Downgrade {
     observed: String,
 }
 
+/// Reads a version. Tags of images may leave out numbers: `v0.2` is 0.2.0.
 fn version(text: &str) -> Option<Version> {
-    Version::parse(text.trim_start_matches('v')).ok()
+    let text = text.trim_start_matches('v');
+    let (numbers, rest) = text.split_at(text.find(['-', '+']).unwrap_or(text.len()));
+    let missing = 2_usize.saturating_sub(numbers.matches('.').count());
+    Version::parse(&format!("{numbers}{}{rest}", ".0".repeat(missing))).ok()
 }
 
 /// The waves from `observed`, which was installed last in full, to `target`.
@@ -63,6 +67,8 @@ mod tests {
         assert_eq!(waves(Some("v1.0.0"), "v1.1.0"), Ok(UPDATE));
         assert_eq!(waves(Some("dev"), "devel"), Ok(UPDATE), "nothing says which is newer");
         assert_eq!(waves(Some("v1.0.0+a"), "1.0.0+a"), Ok(INSTALL));
+        assert_eq!(waves(Some("0.2"), "v0.2.0"), Ok(INSTALL), "the same");
+        assert_eq!(waves(Some("0.2"), "0.3-rc.1"), Ok(UPDATE));
     }
 
     #[test]
@@ -70,5 +76,8 @@ mod tests {
         let refused = waves(Some("v1.1.0"), "v1.0.9").unwrap_err().to_string();
         assert!(refused.contains("v1.0.9") && refused.contains("v1.1.0"), "{refused}");
         assert!(waves(Some("v1.1.0"), "v1.1.0-rc.1").is_err());
+        for short in ["0.2", "v0.2", "1", "1.1-rc.1"] {
+            assert!(waves(Some("v1.1.0"), short).is_err(), "{short}");
+        }
     }
 }
