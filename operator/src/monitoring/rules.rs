@@ -2,7 +2,7 @@
 //!
 //! The expressions use metrics of podvirt's daemons, `up` of Prometheus itself, and some of kube-state-metrics (`kube_…`). An
 //! alert that uses a metric of kube-state-metrics never fires where Prometheus does not collect them. Upstream also has alerts
-//! about failed requests and about guests; podvirt's daemons have no metrics for these.
+//! about failed requests, for which podvirt's daemons have no metrics, and about guests.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const NAMESPACE: &str = "NAMESPACE";
 
 /// Series that Prometheus computes from others: name and expression.
-pub(super) const RECORDS: [(&str, &str); 9] = [
+pub(super) const RECORDS: [(&str, &str); 14] = [
     ("kubevirt_virt_api_up", "sum(up{namespace='NAMESPACE', pod=~'virt-api-.*'}) or vector(0)"),
     ("kubevirt_virt_controller_up", "sum(up{namespace='NAMESPACE', pod=~'virt-controller-.*'}) or vector(0)"),
     ("kubevirt_virt_handler_up", "sum(up{namespace='NAMESPACE', pod=~'virt-handler-.*'}) or vector(0)"),
@@ -31,6 +31,21 @@ pub(super) const RECORDS: [(&str, &str); 9] = [
     (
         "kubevirt_nodes_with_kvm",
         "count(kube_node_status_allocatable{resource='devices_kubevirt_io_kvm'} != 0) or vector(0)",
+    ),
+    ("kubevirt_number_of_vms", "count by (namespace) (kubevirt_vm_info)"),
+    (
+        "kubevirt_vmi_phase_count",
+        "sum by (node, phase, guest_os_name, guest_os_version_id, guest_os_kernel_release) (kubevirt_vmi_info)",
+    ),
+    (
+        "kubevirt_vmi_memory_used_bytes",
+        "kubevirt_vmi_memory_available_bytes - kubevirt_vmi_memory_usable_bytes",
+    ),
+    ("vmi:kubevirt_vmi_vcpu:count", "count by (namespace, name, node) (kubevirt_vmi_vcpu_seconds_total)"),
+    // What a guest would run beside what its virtual CPUs run.
+    (
+        "kubevirt_vmi_guest_vcpu_queue",
+        "clamp_min(sum by (namespace, name, node) (kubevirt_vmi_guest_load_1m) - vmi:kubevirt_vmi_vcpu:count, 0)",
     ),
 ];
 
@@ -78,7 +93,18 @@ const fn alert(
 
 use Severity::{Critical, Warning};
 
-pub(super) const ALERTS: [Alert; 16] = [
+/// An alert of which podvirt itself is none the worse.
+const fn of_machines(
+    name: &'static str,
+    lasts: &'static str,
+    severity: Severity,
+    expression: &'static str,
+    summary: &'static str,
+) -> Alert {
+    Alert { harms_podvirt: false, ..alert(name, lasts, severity, expression, summary) }
+}
+
+pub(super) const ALERTS: [Alert; 21] = [
     alert("VirtAPIDown", "10m", Critical, "kubevirt_virt_api_up == 0", "No virt-api answers."),
     alert(
         "LowVirtAPICount",
@@ -186,6 +212,43 @@ pub(super) const ALERTS: [Alert; 16] = [
             "At least 200 failed pods of machines are not deleted.",
         )
     },
+    of_machines(
+        "VMCannotBeEvicted",
+        "1m",
+        Warning,
+        "kubevirt_vmi_non_evictable == 1",
+        "A machine's eviction is to migrate it, and it cannot be migrated.",
+    ),
+    of_machines(
+        "KubeVirtVMIExcessiveMigrations",
+        "1m",
+        Warning,
+        "sum by (namespace, vmi) (max by (namespace, vmi, vmim) (max_over_time(kubevirt_vmi_migration_succeeded[1d]))) >= 12",
+        "A machine was migrated at least twelve times within a day.",
+    ),
+    of_machines(
+        "GuestVCPUQueueHighWarning",
+        "1m",
+        Warning,
+        "kubevirt_vmi_guest_vcpu_queue > 10",
+        "More than ten processes of a guest wait for a virtual CPU.",
+    ),
+    of_machines(
+        "GuestVCPUQueueHighCritical",
+        "1m",
+        Critical,
+        "kubevirt_vmi_guest_vcpu_queue > 20",
+        "More than twenty processes of a guest wait for a virtual CPU.",
+    ),
+    of_machines(
+        "GuestFilesystemAlmostOutOfSpace",
+        "10m",
+        Critical,
+        // Media that cannot be written are always full.
+        "kubevirt_vmi_filesystem_used_bytes{file_system_type!~'(?i)(cdfs|cramfs|erofs|iso9660|squashfs|udf)'} / \
+         (kubevirt_vmi_filesystem_capacity_bytes > 0) >= 0.95",
+        "A file system of a guest is at least 95 % full.",
+    ),
 ];
 
 /// The groups of the PrometheusRule, for podvirt in `namespace`.
