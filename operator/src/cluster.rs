@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy};
 use kube::core::{ApiResource, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
@@ -43,6 +44,8 @@ pub struct Stored {
     pub deleting: bool,
     /// Its version in the API server.
     pub version: Option<String>,
+    /// It was applied by podvirt. KubeVirt's virt-operator has the same labels and annotations, and does not use server-side apply.
+    pub is_applied: bool,
 }
 
 impl Stored {
@@ -52,6 +55,14 @@ impl Stored {
             && self.name == object.name()
             && self.namespace.as_deref() == object.namespace()
     }
+}
+
+/// Whether podvirt's virt-operator has applied the object.
+fn is_applied(metadata: &ObjectMeta) -> bool {
+    let mut managers = metadata.managed_fields.iter().flatten();
+    managers.any(|entry| {
+        entry.manager.as_deref() == Some(OPERATOR) && entry.operation.as_deref() == Some("Apply")
+    })
 }
 
 /// How an object was applied last: the digest of what was sent, and the version that was stored.
@@ -215,6 +226,7 @@ impl Cluster {
                 namespace: object.namespace(),
                 name: object.name_any(),
                 deleting: object.metadata.deletion_timestamp.is_some(),
+                is_applied: is_applied(&object.metadata),
                 version: object.metadata.resource_version,
             }));
         }

@@ -3,6 +3,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`manifests`] | the objects that make up podvirt, from `deploy/`, and the kinds they are of |
+//! | [`foreign`] | whether the installation is KubeVirt's own |
 //! | [`target`] | which version is to be installed: images, version, registry |
 //! | [`customize`] | the objects as the KubeVirt object wants them |
 //! | [`order`] | in which order the daemons are replaced, and which versions are refused |
@@ -42,6 +43,7 @@
 
 pub mod cluster;
 pub mod customize;
+pub mod foreign;
 pub mod manifests;
 pub mod metrics;
 pub mod monitoring;

@@ -22,13 +22,14 @@ use tokio::sync::Notify;
 
 use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::customize::objects;
+use crate::foreign::Foreign;
 use crate::manifests::{DEFINITION, KINDS, OPTIONAL, Object, Wave};
 use crate::metrics::Metrics;
 use crate::monitoring;
 use crate::order::waves;
 use crate::remove;
 use crate::rollout::{Rollout, trouble};
-use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, INVALID, Outcome, READY, after};
+use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, FOREIGN, INVALID, Outcome, READY, after};
 use crate::target::{Own, Target};
 
 /// The KubeVirt object stays until podvirt is removed; upstream's name.
@@ -198,6 +199,11 @@ impl Parts {
             let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
             return failed(INVALID, texts.join("; "));
         }
+        let served = self.cluster.served().await?;
+        let there = self.cluster.all(&served).await?;
+        if let Some(foreign) = Foreign::find(&there) {
+            return failed(FOREIGN, foreign.to_string());
+        }
         let order = match waves(kubevirt.status.observed_kube_virt_version.as_deref(), &target.version) {
             Ok(order) => order,
             Err(refused) => return failed(DOWNGRADE, refused.to_string()),
@@ -206,8 +212,6 @@ impl Parts {
             Ok(objects) => objects,
             Err(error) => return failed(INVALID, error.to_string()),
         };
-        let served = self.cluster.served().await?;
-        let there = self.cluster.all(&served).await?;
         for object in objects.iter().filter(|object| object.wave() == Wave::Common) {
             self.cluster.keep(object, &there).await?;
         }

@@ -9,8 +9,9 @@
 //! so is asked before, by the webhook ([`crate::webhook`]): `uninstallStrategy: BlockUninstallIfWorkloadsExist`.
 
 use crate::cluster::{Cluster, ClusterError, Stored};
+use crate::foreign::Foreign;
 use crate::manifests::{DEFINITION, KINDS, Kind};
-use crate::status::Outcome;
+use crate::status::{FOREIGN, Outcome};
 
 /// What to delete now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +47,11 @@ pub fn plan(there: &[Stored]) -> Plan {
 /// The API server refuses.
 pub async fn pass(cluster: &Cluster) -> Result<Outcome, ClusterError> {
     let served = cluster.served().await?;
-    let plan = plan(&cluster.all(&served).await?);
+    let there = cluster.all(&served).await?;
+    if let Some(foreign) = Foreign::find(&there) {
+        return Ok(Outcome::Failed { reason: FOREIGN, message: foreign.to_string() });
+    }
+    let plan = plan(&there);
     for own in &plan.delete {
         tracing::info!(kind = own.kind.kind, name = own.name, "deleted");
         cluster.delete(own).await?;
@@ -60,7 +65,8 @@ mod tests {
     use crate::manifests::{CLUSTER_ROLE, DEPLOYMENT};
 
     fn own(kind: Kind, name: &str, deleting: bool) -> Stored {
-        Stored { kind, namespace: None, name: name.into(), deleting, version: None }
+        let (name, version) = (name.into(), None);
+        Stored { kind, namespace: None, name, deleting, version, is_applied: true }
     }
 
     #[test]

@@ -76,6 +76,16 @@ fn held(spec: Value, status: Value) -> KubeVirt {
     held
 }
 
+/// An object that podvirt's virt-operator has applied, as lists have it.
+fn made(mut metadata: Value) -> Value {
+    metadata["managedFields"] = json!([{"manager": "virt-operator", "operation": "Apply"}]);
+    json!({"metadata": metadata})
+}
+
+fn list(items: Vec<Value>) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+}
+
 /// A daemon as the API server has it once all its pods are new.
 fn rolled_out(asked: &Asked) -> Option<(u16, Value)> {
     let mut object = asked.1.clone();
@@ -163,8 +173,8 @@ async fn a_server_that_refuses_is_told_of_and_asked_again() {
 
 #[tokio::test]
 async fn what_is_as_it_was_left_is_not_sent_again() {
-    let stored = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [
-        {"metadata": {"name": "virt-api", "namespace": "kubevirt", "resourceVersion": "7"}}]});
+    let stored =
+        list(vec![made(json!({"name": "virt-api", "namespace": "kubevirt", "resourceVersion": "7"}))]);
     let (parts, log) = operator("v1.0.0", move |asked| {
         if asked.0.starts_with("GET ") && asked.0.ends_with("/services") {
             return Some((200, stored.clone()));
@@ -193,8 +203,7 @@ async fn a_removal_deletes_kinds_first_and_lets_the_object_go_at_the_end() {
         } else {
             return None;
         };
-        let items = json!([{"metadata": {"name": name, "namespace": "kubevirt"}}]);
-        let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
+        let list = list(vec![made(json!({"name": name, "namespace": "kubevirt"}))]);
         asked.0.starts_with("GET ").then_some((200, list))
     });
     let mut going = held(json!({}), json!({"phase": "Deployed"}));
@@ -232,9 +241,8 @@ fn monitored(state: Arc<Mutex<(Vec<&'static str>, bool)>>) -> (Parts, Log) {
             return Some(failure(404, "NotFound", "not found"));
         }
         if asked.0 == "GET /apis/monitoring.coreos.com/v1/servicemonitors" && account {
-            let items =
-                json!([{"metadata": {"name": "prometheus-kubevirt-rules", "namespace": "elsewhere"}}]);
-            return Some((200, json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})));
+            let monitor = made(json!({"name": "prometheus-kubevirt-rules", "namespace": "elsewhere"}));
+            return Some((200, list(vec![monitor])));
         }
         rolled_out(asked)
     })
@@ -286,4 +294,31 @@ async fn a_removal_takes_the_monitoring_along() {
     let writes = writes(&log);
     let gone = place(&writes, "/namespaces/elsewhere/servicemonitors/prometheus-kubevirt-rules").unwrap();
     assert!(writes[gone].0.starts_with("DELETE "), "{writes:?}");
+}
+
+#[tokio::test]
+async fn an_installation_of_kubevirts_own_is_left_alone() {
+    // As KubeVirt's virt-operator makes objects: the same labels, no server-side apply.
+    let theirs = json!({"metadata": {"name": "virt-handler", "namespace": "kubevirt", "managedFields": [
+        {"manager": "virt-operator", "operation": "Update"}]}});
+    let (parts, log) = operator("0.2", move |asked| {
+        (asked.0.starts_with("GET ") && asked.0.ends_with("/daemonsets"))
+            .then(|| (200, list(vec![theirs.clone()])))
+    });
+    let of_theirs = || held(json!({}), json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0"}));
+    assert!(!Box::pin(parts.pass(of_theirs())).await, "no time helps");
+    let mut going = of_theirs();
+    going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    for kubevirt in [of_theirs(), going] {
+        Box::pin(parts.pass(kubevirt)).await;
+        let writes = writes(&log);
+        let changed =
+            writes.iter().filter(|(asked, _)| !asked.contains("/kubevirts/") && !asked.contains("/events"));
+        assert_eq!(changed.count(), 0, "{writes:?}");
+        let status = status(&writes);
+        let told = condition(&status, "Synchronized");
+        assert_eq!(told["reason"], "KubeVirtInstalled");
+        assert!(told["message"].as_str().unwrap().contains("DaemonSet virt-handler"), "{told}");
+        assert!(writes.iter().any(|asked| asked.1["reason"] == "KubeVirtInstalled"), "no event");
+    }
 }

@@ -39,6 +39,8 @@ pub enum Outcome {
 pub const INVALID: &str = "InvalidConfiguration";
 /// Reason of a version that is not installed.
 pub const DOWNGRADE: &str = "DowngradeRefused";
+/// Reason of an installation that is KubeVirt's own.
+pub const FOREIGN: &str = "KubeVirtInstalled";
 /// Reason of a pass that failed.
 pub const FAILED: &str = "DeploymentFailed";
 /// Reason of a removal that failed.
