@@ -233,6 +233,24 @@ impl Cluster {
         Ok(found)
     }
 
+    /// Deletes objects. One that cannot be deleted does not keep it from the others.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses: the first refusal.
+    pub async fn delete_all<'a>(
+        &self,
+        objects: impl Iterator<Item = &'a Stored>,
+    ) -> Result<(), ClusterError> {
+        let mut refused = Ok(());
+        for own in objects {
+            tracing::info!(kind = own.kind.kind, name = own.name, "deleted");
+            let deleted = self.delete(own).await;
+            refused = refused.and(deleted);
+        }
+        refused
+    }
+
     /// Deletes an object, what belongs to it first. One that is gone is no error.
     ///
     /// # Errors

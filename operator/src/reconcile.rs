@@ -249,13 +249,9 @@ impl Parts {
 
     /// Deletes what an older version had made and this version has not. Definitions stay: their objects go with them.
     async fn forget(&self, objects: &[Object], there: &[Stored]) -> Result<(), ClusterError> {
-        for stored in there.iter().filter(|stored| stored.kind != DEFINITION && !stored.deleting) {
-            if !objects.iter().any(|object| stored.is(object)) {
-                tracing::info!(kind = stored.kind.kind, name = stored.name, "not of this version: deleted");
-                self.cluster.delete(stored).await?;
-            }
-        }
-        Ok(())
+        let stored = there.iter().filter(|stored| stored.kind != DEFINITION && !stored.deleting);
+        let is_old = |stored: &&Stored| !objects.iter().any(|object| stored.is(object));
+        self.cluster.delete_all(stored.filter(is_old)).await
     }
 
     /// Writes the status, and an event when something begins or ends; lets the object go when nothing is left of podvirt.

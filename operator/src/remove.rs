@@ -52,10 +52,7 @@ pub async fn pass(cluster: &Cluster) -> Result<Outcome, ClusterError> {
         return Ok(Outcome::Failed { reason: FOREIGN, message: foreign.to_string() });
     }
     let plan = plan(&there);
-    for own in &plan.delete {
-        tracing::info!(kind = own.kind.kind, name = own.name, "deleted");
-        cluster.delete(own).await?;
-    }
+    cluster.delete_all(plan.delete.iter()).await?;
     Ok(if plan.waits.is_empty() { Outcome::Deleted } else { Outcome::Deleting { waits: plan.waits } })
 }
 

@@ -322,3 +322,22 @@ async fn an_installation_of_kubevirts_own_is_left_alone() {
         assert!(writes.iter().any(|asked| asked.1["reason"] == "KubeVirtInstalled"), "no event");
     }
 }
+
+#[tokio::test]
+async fn an_object_that_cannot_be_deleted_does_not_keep_the_others() {
+    let names = ["podvirt-old-a", "podvirt-old-b"];
+    let (parts, log) = operator("v1.0.0", move |asked| {
+        if asked.0.starts_with("GET ") && asked.0.ends_with("/services") {
+            let items = names.map(|name| made(json!({"name": name, "namespace": "kubevirt"})));
+            return Some((200, list(items.to_vec())));
+        }
+        if asked.0.starts_with("DELETE ") && asked.0.ends_with(names[0]) {
+            return Some(failure(403, "Forbidden", "no"));
+        }
+        rolled_out(asked)
+    });
+    assert!(Box::pin(parts.pass(held(json!({}), json!({})))).await, "it is tried again");
+    let writes = writes(&log);
+    assert!(place(&writes, names[1]).is_some(), "{writes:?}");
+    assert!(condition(&status(&writes), "Synchronized")["message"].as_str().unwrap().contains(names[0]));
+}
