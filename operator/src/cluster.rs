@@ -10,7 +10,7 @@ use kube::core::{ApiResource, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
-use crate::customize::{MANAGED_BY, OPERATOR};
+use crate::customize::{IDENTIFIER, MANAGED_BY, OPERATOR};
 use crate::manifests::{KINDS, Kind, MONITORING_GROUP, OPTIONAL, Object, SERVICE_MONITOR};
 
 /// Namespace of a RoleBinding that podvirt has outside of its own: by it virt-api reads the API server's client CA.
@@ -44,6 +44,8 @@ pub struct Stored {
     pub deleting: bool,
     /// Its version in the API server.
     pub version: Option<String>,
+    /// Digest of the target that it was made for ([`IDENTIFIER`]).
+    pub identifier: Option<String>,
     /// It was applied by podvirt. KubeVirt's virt-operator has the same labels and annotations, and does not use server-side apply.
     pub is_applied: bool,
 }
@@ -226,9 +228,32 @@ impl Cluster {
                 namespace: object.namespace(),
                 name: object.name_any(),
                 deleting: object.metadata.deletion_timestamp.is_some(),
+                identifier: object.annotations().get(IDENTIFIER).cloned(),
                 is_applied: is_applied(&object.metadata),
                 version: object.metadata.resource_version,
             }));
+        }
+        Ok(found)
+    }
+
+    /// What virt-operator has made of a kind, whole.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn documents(&self, kind: Kind) -> Result<Vec<Value>, ClusterError> {
+        let mut found = Vec::new();
+        for place in self.places(kind) {
+            let params = ListParams::default().labels(&Self::selector());
+            let list = self.api(kind, place).list(&params).await;
+            let error = |source| ClusterError::new("listing", kind.plural.to_owned(), source);
+            for object in list.map_err(error)?.items {
+                let mut value =
+                    serde_json::to_value(object).map_err(|e| error(kube::Error::SerdeError(e)))?;
+                // The API server may leave it out in a list.
+                value["kind"] = kind.kind.into();
+                found.push(value);
+            }
         }
         Ok(found)
     }

@@ -37,7 +37,15 @@ mod tests {
     use crate::manifests::{DEFINITION, DEPLOYMENT, Kind};
 
     fn stored(kind: Kind, name: &str, is_applied: bool) -> Stored {
-        Stored { kind, namespace: None, name: name.into(), deleting: false, version: None, is_applied }
+        Stored {
+            kind,
+            namespace: None,
+            name: name.into(),
+            deleting: false,
+            version: None,
+            identifier: Some("i".into()),
+            is_applied,
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`manifests`] | the objects that make up podvirt, from `deploy/`, and the kinds they are of |
+//! | [`transition`] | rights while daemons of two versions run |
 //! | [`foreign`] | whether the installation is KubeVirt's own |
 //! | [`target`] | which version is to be installed: images, version, registry |
 //! | [`customize`] | the objects as the KubeVirt object wants them |
@@ -55,6 +56,7 @@ pub mod rollout;
 pub mod settings;
 pub mod status;
 pub mod target;
+pub mod transition;
 pub mod webhook;
 
 #[cfg(test)]

@@ -53,6 +53,9 @@ pub const DAEMON_SET: Kind = Kind::new("apps", "v1", "DaemonSet", "daemonsets", 
 /// `ClusterRole`.
 pub const CLUSTER_ROLE: Kind =
     Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false);
+/// `ClusterRoleBinding`.
+pub const CLUSTER_ROLE_BINDING: Kind =
+    Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", false);
 /// `ServiceMonitor` of the Prometheus operator.
 pub const SERVICE_MONITOR: Kind =
     Kind::new(MONITORING_GROUP, "v1", "ServiceMonitor", "servicemonitors", true);
@@ -60,15 +63,18 @@ pub const SERVICE_MONITOR: Kind =
 pub const RULE: Kind = Kind::new(MONITORING_GROUP, "v1", "PrometheusRule", "prometheusrules", true);
 /// `Role`.
 pub const ROLE: Kind = Kind::new("rbac.authorization.k8s.io", "v1", "Role", "roles", true);
+/// `RoleBinding`.
+pub const ROLE_BINDING: Kind =
+    Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", true);
 
 /// The kinds of all objects, in the order in which they are applied. They are deleted in the reverse order.
 pub const KINDS: &[Kind] = &[
     DEFINITION,
     Kind::new("", "v1", "ServiceAccount", "serviceaccounts", true),
     CLUSTER_ROLE,
-    Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", false),
+    CLUSTER_ROLE_BINDING,
     ROLE,
-    Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", true),
+    ROLE_BINDING,
     Kind::new(
         "admissionregistration.k8s.io",
         "v1",

@@ -18,6 +18,7 @@ use podvirt_api::v1::KubeVirt;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::patch;
+use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::cluster::{Cluster, ClusterError, Stored};
@@ -31,6 +32,7 @@ use crate::remove;
 use crate::rollout::{Rollout, trouble};
 use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, FOREIGN, INVALID, Outcome, READY, after};
 use crate::target::{Own, Target};
+use crate::transition::{is_divided, phases};
 
 /// The KubeVirt object stays until podvirt is removed; upstream's name.
 pub const FINALIZER: &str = "foregroundDeleteKubeVirt";
@@ -212,7 +214,10 @@ impl Parts {
             Ok(objects) => objects,
             Err(error) => return failed(INVALID, error.to_string()),
         };
-        for object in objects.iter().filter(|object| object.wave() == Wave::Common) {
+        let observed = kubevirt.status.observed_deployment_id.as_deref();
+        let updates = observed.is_some_and(|id| !id.is_empty() && id != target.id);
+        let phases = phases(&objects, &self.of_other_versions(&there, target).await?, updates);
+        for object in &phases.first {
             self.cluster.keep(object, &there).await?;
         }
         for wave in order {
@@ -230,6 +235,9 @@ impl Parts {
                 return Ok(Outcome::Waits { waits: waits.join("; "), trouble });
             }
         }
+        for object in &phases.last {
+            self.cluster.keep(object, &there).await?;
+        }
         // Last: podvirt is there also where something is wrong with the monitoring.
         let monitoring = monitoring::wanted(&self.cluster, &served, &kubevirt.spec, target).await?;
         for object in &monitoring {
@@ -237,6 +245,18 @@ impl Parts {
         }
         self.forget(&[objects, monitoring].concat(), &there).await?;
         Ok(Outcome::Available)
+    }
+
+    /// The roles and policies as they are stored, if any of them is of another version than `target`.
+    async fn of_other_versions(&self, there: &[Stored], target: &Target) -> Result<Vec<Value>, ClusterError> {
+        let mut found = Vec::new();
+        for kind in KINDS.iter().filter(|kind| is_divided(**kind)) {
+            let is_other = |own: &&Stored| own.kind == *kind && own.identifier.as_ref() != Some(&target.id);
+            if there.iter().any(|own| is_other(&own)) {
+                found.extend(self.cluster.documents(*kind).await?);
+            }
+        }
+        Ok(found)
     }
 
     /// Why pods of the daemons do not come up, if one says so.

@@ -62,8 +62,8 @@ mod tests {
     use crate::manifests::{CLUSTER_ROLE, DEPLOYMENT};
 
     fn own(kind: Kind, name: &str, deleting: bool) -> Stored {
-        let (name, version) = (name.into(), None);
-        Stored { kind, namespace: None, name, deleting, version, is_applied: true }
+        let (name, version, identifier) = (name.into(), None, None);
+        Stored { kind, namespace: None, name, deleting, version, identifier, is_applied: true }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::manifests::{
     CLUSTER_ROLE, KINDS, Kind, ManifestError, Object, ROLE, RULE, SERVICE_MONITOR, all, documents,
 };
 use crate::monitoring::{self, Place};
+use crate::transition::successors;
 
 /// virt-operator's account, and the name of its roles.
 pub const ACCOUNT: &str = "kubevirt-operator";
@@ -31,7 +32,9 @@ const OPERATOR: &str = include_str!("../../deploy/operator/virt-operator.yaml");
 
 /// All that virt-operator may make.
 fn installed() -> Result<Vec<Object>, ManifestError> {
-    Ok([all()?, monitoring::objects(&Place::usual(), NAMESPACE)].concat())
+    let objects = all()?;
+    let successors = successors(&objects);
+    Ok([objects, successors, monitoring::objects(&Place::usual(), NAMESPACE)].concat())
 }
 
 /// What it takes to keep the one object of a kind that the cluster may have; it is not watched.
@@ -204,6 +207,7 @@ pub fn manifest() -> Result<String, ManifestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transition::allow;
 
     /// `UPDATE_DOCS=1` writes it.
     #[test]
@@ -215,32 +219,6 @@ mod tests {
         }
         let stored = std::fs::read_to_string(path).unwrap_or_default();
         assert!(stored == text, "deploy/kubevirt-operator.yaml is old: run this test with UPDATE_DOCS=1");
-    }
-
-    /// Whether `rules` allow what one rule allows, each pair of resource and verb by itself.
-    fn allow(rules: &[Value], wanted: &Value) -> bool {
-        let has = |list: &Value, item: &Value| {
-            list.as_array().is_some_and(|list| list.contains(item) || list.contains(&json!("*")))
-        };
-        let each = |name: &str| wanted[name].as_array().cloned().unwrap_or_default();
-        let names = match wanted["resourceNames"].as_array() {
-            Some(names) => names.clone(),
-            None => vec![Value::Null],
-        };
-        each("apiGroups").iter().all(|group| {
-            each("resources").iter().all(|resource| {
-                each("verbs").iter().all(|verb| {
-                    names.iter().all(|name| {
-                        rules.iter().any(|rule| {
-                            has(&rule["apiGroups"], group)
-                                && has(&rule["resources"], resource)
-                                && has(&rule["verbs"], verb)
-                                && (rule["resourceNames"].is_null() || has(&rule["resourceNames"], name))
-                        })
-                    })
-                })
-            })
-        })
     }
 
     #[test]

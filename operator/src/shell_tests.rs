@@ -324,6 +324,46 @@ async fn an_installation_of_kubevirts_own_is_left_alone() {
 }
 
 #[tokio::test]
+async fn an_update_leaves_the_old_daemons_their_rights_until_all_are_new() {
+    let is_new = Arc::new(Mutex::new(false));
+    let state = is_new.clone();
+    let annotations = json!({"kubevirt.io/install-strategy-identifier": "older"});
+    let (parts, log) = operator("v1.1.0", move |asked| {
+        if asked.0.starts_with("GET ") && asked.0.ends_with("/clusterroles") {
+            let mut role = made(json!({"name": "kubevirt-controller", "annotations": annotations}));
+            role["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
+            role["kind"] = json!("ClusterRole");
+            role["rules"] = json!([{"apiGroups": [""], "resources": ["oldthings"], "verbs": ["get"]}]);
+            return Some((200, list(vec![role])));
+        }
+        if *state.lock().unwrap() { rolled_out(asked) } else { None }
+    });
+    let old = || {
+        held(
+            json!({}),
+            json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0", "observedDeploymentID": "older"}),
+        )
+    };
+    let role = "/clusterroles/kubevirt-controller";
+    Box::pin(parts.pass(old())).await;
+    let during = writes(&log);
+    assert_eq!(place(&during, role), None, "the old virt-controller has its rules");
+    let next = place(&during, "/clusterroles/kubevirt-controller-next").expect("the new one has none");
+    assert!(next < place(&during, "/daemonsets/virt-handler").unwrap());
+    assert!(during[next].1["rules"].as_array().unwrap().len() > 10);
+    let binding = place(&during, "/clusterrolebindings/kubevirt-controller-next").unwrap();
+    assert_eq!(during[binding].1["roleRef"]["name"], "kubevirt-controller-next");
+    assert_eq!(during[binding].1["subjects"][0]["name"], "kubevirt-controller");
+
+    *is_new.lock().unwrap() = true;
+    Box::pin(parts.pass(old())).await;
+    let after = writes(&log);
+    let exact = place(&after, role).expect("the old rules are still there");
+    assert!(exact > place(&after, "/deployments/virt-api").unwrap());
+    assert_eq!(after[exact].1["rules"], during[next].1["rules"]);
+}
+
+#[tokio::test]
 async fn an_object_that_cannot_be_deleted_does_not_keep_the_others() {
     let names = ["podvirt-old-a", "podvirt-old-b"];
     let (parts, log) = operator("v1.0.0", move |asked| {
