@@ -8,6 +8,7 @@
 //! | [`target`] | which version is to be installed: images, version, registry |
 //! | [`customize`] | the objects as the KubeVirt object wants them |
 //! | [`order`] | in which order the daemons are replaced, and which versions are refused |
+//! | [`absent`] | nodes that have been away for long |
 //! | [`rollout`] | whether a daemon's pods are the new ones, and what keeps them from it |
 //! | [`status`] | phase and conditions of the KubeVirt object |
 //! | [`cluster`] | applying, listing and deleting objects |
@@ -42,6 +43,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod absent;
 pub mod cluster;
 pub mod customize;
 pub mod foreign;

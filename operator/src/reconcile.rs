@@ -21,10 +21,11 @@ use podvirt_daemon::patch;
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use crate::absent;
 use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::customize::objects;
 use crate::foreign::Foreign;
-use crate::manifests::{DEFINITION, KINDS, OPTIONAL, Object, Wave};
+use crate::manifests::{DAEMON_SET, DEFINITION, KINDS, OPTIONAL, Object, Wave};
 use crate::metrics::Metrics;
 use crate::monitoring;
 use crate::order::waves;
@@ -220,10 +221,18 @@ impl Parts {
         for object in &phases.first {
             self.cluster.keep(object, &there).await?;
         }
+        let mut absent = Vec::new();
         for wave in order {
-            let mut waiting = Vec::new();
+            let (mut waiting, mut pods) = (Vec::new(), None);
             for object in objects.iter().filter(|object| object.wave() == wave) {
-                let rollout = Rollout::of(object, &self.cluster.apply(object).await?);
+                let stored = self.cluster.apply(object).await?;
+                let mut rollout = Rollout::of(object, &stored, &[]);
+                if !rollout.serves && object.kind == DAEMON_SET {
+                    let pods = self.daemons_pods(&mut pods).await;
+                    let away = absent::find(&self.cluster, pods, object.name(), target).await;
+                    rollout = Rollout::of(object, &stored, &away);
+                    absent.extend(away);
+                }
                 if !rollout.serves {
                     waiting.push(rollout);
                 }
@@ -231,7 +240,7 @@ impl Parts {
             if !waiting.is_empty() {
                 let waits: Vec<String> = waiting.iter().map(Rollout::told).collect();
                 let stuck = waiting.into_iter().find_map(|rollout| rollout.stuck);
-                let trouble = self.trouble().await.or(stuck);
+                let trouble = self.daemons_pods(&mut pods).await.iter().find_map(trouble).or(stuck);
                 return Ok(Outcome::Waits { waits: waits.join("; "), trouble });
             }
         }
@@ -244,7 +253,10 @@ impl Parts {
             self.cluster.keep(object, &there).await?;
         }
         self.forget(&[objects, monitoring].concat(), &there).await?;
-        Ok(Outcome::Available)
+        if absent.is_empty() {
+            return Ok(Outcome::Available);
+        }
+        Ok(Outcome::AvailableBut { absent: absent::message(&absent) })
     }
 
     /// The roles and policies as they are stored, if any of them is of another version than `target`.
@@ -259,12 +271,14 @@ impl Parts {
         Ok(found)
     }
 
-    /// Why pods of the daemons do not come up, if one says so.
-    async fn trouble(&self) -> Option<String> {
-        let pods: Api<Pod> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
-        let list = pods.list(&ListParams::default().labels(PODS)).await;
-        // What is known of the pods is a help to people; without it the pass goes on.
-        list.ok()?.items.iter().find_map(trouble)
+    /// The daemons' pods, listed once in a wave. Without them the pass goes on: nothing is known of why it waits then.
+    async fn daemons_pods<'a>(&self, listed: &'a mut Option<Vec<Pod>>) -> &'a [Pod] {
+        if listed.is_none() {
+            let pods: Api<Pod> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
+            let list = pods.list(&ListParams::default().labels(PODS)).await;
+            *listed = Some(list.map(|list| list.items).unwrap_or_default());
+        }
+        listed.as_deref().unwrap_or_default()
     }
 
     /// Deletes what an older version had made and this version has not. Definitions stay: their objects go with them.
@@ -305,7 +319,7 @@ impl Parts {
         };
         let differs = |kind: &str| reason(old, kind) != reason(new, kind);
         match outcome {
-            Outcome::Available if differs("Available") => {
+            Outcome::Available | Outcome::AvailableBut { .. } if differs("Available") => {
                 let version = new.status.observed_kube_virt_version.as_deref().unwrap_or_default();
                 let text = format!("Version {version} of podvirt is installed and ready.");
                 self.recorder.normal(new, READY, &text).await;

@@ -107,6 +107,8 @@ fn in_cluster(objects: &[Object]) -> Vec<Value> {
             &["patch"],
         ),
         rule(RBAC, &["clusterroles"], &[ACCOUNT], &["get"]),
+        // Whether a node has been away for long, while its daemon is not ready.
+        rule("", &["nodes"], &[], &["get"]),
         // Whether Prometheus is where the KubeVirt object says.
         rule("", &["serviceaccounts"], &[], &["get"]),
     ];

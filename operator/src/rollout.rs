@@ -12,7 +12,7 @@ pub struct Rollout {
     pub title: String,
     /// All its pods are made from the present template, and none of an older one is left.
     pub replaced: bool,
-    /// It does its work: one pod of a Deployment, every pod of a DaemonSet.
+    /// It does its work: one pod of a Deployment, every pod of a DaemonSet but for those on nodes that are away.
     pub serves: bool,
     /// Pods that are new and ready, of those that there shall be.
     pub ready: (i64, i64),
@@ -20,20 +20,32 @@ pub struct Rollout {
     pub stuck: Option<String>,
 }
 
+/// A pod of a DaemonSet on a node that has been away for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbsentPod {
+    /// Name of the node.
+    pub node: String,
+    /// Whether the pod is of the version that is wanted.
+    pub is_new: bool,
+}
+
 impl Rollout {
-    /// Judges a daemon as the API server has it.
-    pub fn of(object: &Object, stored: &Value) -> Self {
+    /// Judges a daemon as the API server has it. Of a DaemonSet the pods in `absent` are not waited for, as long as one node is left.
+    pub fn of(object: &Object, stored: &Value, absent: &[AbsentPod]) -> Self {
         let (spec, status) = (&stored["spec"], &stored["status"]);
         let number = |name: &str| status[name].as_i64().unwrap_or(0);
         let seen = number("observedGeneration") >= stored["metadata"]["generation"].as_i64().unwrap_or(0);
         if object.kind == DAEMON_SET {
             let wanted = number("desiredNumberScheduled");
             let (updated, ready) = (number("updatedNumberScheduled"), number("numberAvailable"));
-            let replaced = seen && updated == wanted;
+            let count = |pods: usize| i64::try_from(pods).unwrap_or(i64::MAX);
+            let old = count(absent.iter().filter(|pod| !pod.is_new).count());
+            let needed = wanted - count(absent.len());
+            let replaced = seen && updated >= wanted - old;
             return Self {
                 title: object.title(),
                 replaced,
-                serves: replaced && ready == wanted && wanted > 0,
+                serves: replaced && ready >= needed && needed > 0,
                 ready: (ready.min(updated), wanted),
                 stuck: None,
             };
@@ -119,7 +131,7 @@ mod tests {
 
     fn deployment(status: Value) -> Rollout {
         let stored = json!({"metadata": {"generation": 3}, "spec": {"replicas": 2}, "status": status});
-        Rollout::of(&daemon("virt-api"), &stored)
+        Rollout::of(&daemon("virt-api"), &stored, &[])
     }
 
     #[test]
@@ -143,7 +155,7 @@ mod tests {
         let counts = |updated: i64, available: i64, wanted: i64| {
             let stored = json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1,
                 "desiredNumberScheduled": wanted, "updatedNumberScheduled": updated, "numberAvailable": available}});
-            Rollout::of(&daemon("virt-handler"), &stored)
+            Rollout::of(&daemon("virt-handler"), &stored, &[])
         };
         assert!(counts(2, 2, 2).serves);
         assert!(!counts(1, 2, 2).serves, "one is of an older version");
@@ -154,6 +166,22 @@ mod tests {
         );
         assert!(!counts(0, 0, 0).serves);
         assert_eq!(counts(0, 0, 0).told(), "DaemonSet virt-handler: no node is chosen for it");
+    }
+
+    #[test]
+    fn a_daemon_set_does_not_wait_for_nodes_that_are_away() {
+        let counts = |updated: i64, available: i64, absent: &[AbsentPod]| {
+            let stored = json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1,
+                "desiredNumberScheduled": 3, "updatedNumberScheduled": updated, "numberAvailable": available}});
+            Rollout::of(&daemon("virt-handler"), &stored, absent).serves
+        };
+        let absent = |is_new| AbsentPod { node: "n1".into(), is_new };
+        assert!(counts(2, 2, &[absent(false)]));
+        assert!(!counts(2, 2, &[]), "the node is back");
+        assert!(!counts(1, 2, &[absent(false)]), "an old pod is left on a node that is there");
+        assert!(!counts(2, 2, &[absent(true)]), "the new pod is the absent node's, the old one another's");
+        assert!(!counts(2, 1, &[absent(false)]), "another pod is not ready");
+        assert!(!counts(0, 0, &[absent(false), absent(false), absent(false)]), "no node is left");
     }
 
     #[test]

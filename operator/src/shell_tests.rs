@@ -364,6 +364,42 @@ async fn an_update_leaves_the_old_daemons_their_rights_until_all_are_new() {
 }
 
 #[tokio::test]
+async fn an_update_does_not_wait_for_a_node_that_is_away() {
+    let ready = |status: &str, since: &str| json!({"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]});
+    let now = jiff::Timestamp::now().to_string();
+    for (since, waits) in [("2026-01-01T00:00:00Z", false), (now.as_str(), true)] {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n9"}, "status": ready("Unknown", since)});
+        let pod = json!({"metadata": {"name": "virt-handler-x", "labels": {"kubevirt.io": "virt-handler"}},
+            "spec": {"nodeName": "n9", "containers": []}, "status": ready("False", "2026-01-01T00:00:00Z")});
+        let (parts, log) = operator("v1.1.0", move |asked| match asked.0.as_str() {
+            "GET /api/v1/nodes/n9" => Some((200, node.clone())),
+            "GET /api/v1/namespaces/kubevirt/pods" => Some((200, list(vec![pod.clone()]))),
+            _ => {
+                let (code, mut object) = rolled_out(asked)?;
+                if object["kind"] == "DaemonSet" {
+                    object["status"]["updatedNumberScheduled"] = json!(1);
+                    object["status"]["numberAvailable"] = json!(1);
+                }
+                Some((code, object))
+            }
+        });
+        let old = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0", "observedDeploymentID": "older"});
+        Box::pin(parts.pass(held(json!({}), old))).await;
+        let writes = writes(&log);
+        assert_eq!(place(&writes, "/deployments/virt-api").is_none(), waits, "{since}");
+        let status = status(&writes);
+        let degraded = condition(&status, "Degraded");
+        if waits {
+            assert_eq!(degraded["reason"], "UpdateInProgress");
+        } else {
+            assert_eq!(status["observedKubeVirtVersion"], "v1.1.0");
+            assert_eq!((&degraded["status"], &degraded["reason"]), (&json!("True"), &json!("NodesNotReady")));
+            assert!(degraded["message"].as_str().unwrap().ends_with(": n9"), "{degraded}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_object_that_cannot_be_deleted_does_not_keep_the_others() {
     let names = ["podvirt-old-a", "podvirt-old-b"];
     let (parts, log) = operator("v1.0.0", move |asked| {

@@ -12,6 +12,11 @@ use crate::target::Target;
 pub enum Outcome {
     /// Everything is installed and does its work.
     Available,
+    /// The same, but for nodes that have been away for long.
+    AvailableBut {
+        /// The nodes, in a sentence.
+        absent: String,
+    },
     /// Something is not there yet; `waits` says what.
     Waits {
         /// The daemons that are waited for, each with its numbers.
@@ -41,6 +46,8 @@ pub const INVALID: &str = "InvalidConfiguration";
 pub const DOWNGRADE: &str = "DowngradeRefused";
 /// Reason of an installation that is KubeVirt's own.
 pub const FOREIGN: &str = "KubeVirtInstalled";
+/// Reason of nodes that have been away for long.
+pub const NODES_ABSENT: &str = "NodesNotReady";
 /// Reason of a pass that failed.
 pub const FAILED: &str = "DeploymentFailed";
 /// Reason of a removal that failed.
@@ -74,11 +81,17 @@ pub fn after(
     }
     let mut conditions = Conditions { list: &mut status.conditions, now };
     match outcome {
-        Outcome::Available => {
+        Outcome::Available | Outcome::AvailableBut { .. } => {
             conditions.remove(&Type::Synchronized);
             conditions.set(Type::Created, TRUE, CREATED, "All resources were created.");
             let message = "All components are ready.";
-            conditions.three([TRUE, FALSE, FALSE], READY, message);
+            if let Outcome::AvailableBut { absent } = outcome {
+                conditions.set(Type::Available, TRUE, READY, message);
+                conditions.set(Type::Progressing, FALSE, READY, message);
+                conditions.set(Type::Degraded, TRUE, NODES_ABSENT, absent);
+            } else {
+                conditions.three([TRUE, FALSE, FALSE], READY, message);
+            }
             status.phase = Some(Phase::Deployed);
             status.observed_kube_virt_version = Some(target.version.clone());
             status.observed_kube_virt_registry = Some(target.registry.clone());
@@ -273,6 +286,19 @@ mod tests {
             1,
         );
         assert!(told(&first).contains(&("Available".into(), "False".into(), INVALID.into())));
+    }
+
+    #[test]
+    fn nodes_that_are_away_leave_the_installation_available_and_degraded() {
+        let absent = Outcome::AvailableBut { absent: "node n1 is away".into() };
+        let status = next(&KubeVirtStatus::default(), "v1", &absent, 1);
+        let words = told(&status);
+        assert!(words.contains(&("Available".into(), "True".into(), READY.into())), "{words:?}");
+        assert!(words.contains(&("Degraded".into(), "True".into(), NODES_ABSENT.into())), "{words:?}");
+        assert!(status.observed_deployment_id.is_some(), "the next step may begin");
+        assert_eq!(next(&status, "v1", &absent, 2), status);
+        let back = next(&status, "v1", &Outcome::Available, 3);
+        assert!(told(&back).contains(&("Degraded".into(), "False".into(), READY.into())));
     }
 
     #[test]
