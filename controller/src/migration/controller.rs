@@ -252,9 +252,13 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         let all = context.view.pods().attachments_of(&uid);
         all.into_iter().find(|pod| !observe::is_consumer(pod) && observe::controls(target, pod))
     });
+    let source = vmi.as_deref().map(pods::name_of);
+    let source =
+        context.view.pods_of(&uid).into_iter().find(|pod| Some(observe::name(pod)) == source.as_deref());
     let seen = Observed {
         migration,
         vmi: vmi.as_deref(),
+        source: source.as_deref(),
         target: target.as_deref(),
         attachment: attachment.as_deref(),
         kept: kept::look(migration, vmi.as_deref(), &context.storage, &settings),

@@ -21,7 +21,7 @@ use super::admit::Urgency;
 use super::kept::{self, Claims};
 use super::others;
 use super::status::{phase, remove, set_phase, set_true};
-use super::{blocked, claims, handed_over};
+use super::{blocked, claims, handed_over, images};
 use crate::settings::Settings;
 use crate::template;
 use crate::vmi::{Note, observe, pods};
@@ -63,6 +63,8 @@ pub struct Observed<'a> {
     pub migration: &'a Migration,
     /// Its machine; `None` when there is none of the name.
     pub vmi: Option<&'a VirtualMachineInstance>,
+    /// The pod that the machine runs in.
+    pub source: Option<&'a Pod>,
     /// Its target pod.
     pub target: Option<&'a Pod>,
     /// The pod that holds the claims of plugged volumes at the target.
@@ -276,7 +278,10 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         Err(why) => return decision.fail(&why, now),
     };
     match template::target_pod(&moved, seen.migration, configuration, &images, &seen.host_model) {
-        Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
+        Ok(mut pod) => match images::pin(&mut pod, seen.source) {
+            Ok(()) => decision.actions.push(Action::Create(Box::new(pod))),
+            Err(why) => other_image(decision, &why, now),
+        },
         Err(error) => decision.fail(&error.to_string(), now),
     }
 }
@@ -291,6 +296,14 @@ fn is_blocked(vmi: &VirtualMachineInstance, decision: &mut Decision, now: Timest
         decision.note(true, event::MIGRATION_BLOCKED, message);
     }
     true
+}
+
+/// The machine's disks would be other ones at the target.
+fn other_image(decision: &mut Decision, why: &str, now: Timestamp) {
+    let kind = ConditionType::from(images::IMAGE_MISMATCH);
+    set_true(&mut decision.migration.status, &kind, event::FAILED_MIGRATION, why, now);
+    decision.actions.clear();
+    decision.fail(why, now);
 }
 
 /// Time from one to the other, never negative.
@@ -402,6 +415,10 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
     }
     if let Some(why) = claims::of_launcher(pod, vmi) {
         decision.fail(&why, now);
+        return;
+    }
+    if let Some(why) = images::mismatch(pod, seen.source) {
+        other_image(decision, &why, now);
         return;
     }
     // A backup may have begun while the target pod came: libvirt does one at a time.

@@ -34,6 +34,7 @@ pub mod controller;
 pub mod decide;
 mod handed_over;
 mod host_model;
+mod images;
 mod kept;
 pub mod others;
 mod policy;

@@ -1,4 +1,5 @@
 mod handed_over;
+mod images;
 mod kept;
 
 use std::sync::Arc;
@@ -88,6 +89,7 @@ fn ended() -> Pod {
 
 struct Scene<'a> {
     vmi: Option<&'a VirtualMachineInstance>,
+    source: Option<&'a Pod>,
     target: Option<&'a Pod>,
     siblings: &'a [Arc<Migration>],
     kept: Claims,
@@ -99,6 +101,7 @@ impl Default for Scene<'_> {
     fn default() -> Self {
         Scene {
             vmi: None,
+            source: None,
             target: None,
             siblings: &[],
             kept: Claims::default(),
@@ -114,6 +117,7 @@ impl Scene<'_> {
         let seen = Observed {
             migration,
             vmi: self.vmi,
+            source: self.source,
             target: self.target,
             attachment: None,
             kept: self.kept.clone(),
