@@ -298,13 +298,17 @@ fn the_guests_end_decides_what_comes_next() {
     namespace.wait_phase("off", "Succeeded", SOON).unwrap();
     wait_status(&namespace, "off", "Stopped", SOON);
 
-    // A client deletes its pod, and it powers off in time: it has succeeded.
+    // A client deletes its pod, and it powers off in time: it has succeeded, and runs again.
     let (_console, _shown) = namespace.shell("taken").unwrap();
     let pod = namespace.launcher("taken").unwrap().name_any();
     namespace.kubectl(&["delete", "pod", &pod, "--wait=false"]).unwrap();
     let taken = namespace.wait_phase("taken", "Succeeded", SOON).unwrap();
-    assert_eq!(taken.status.reason, None);
-    wait_status(&namespace, "taken", "Stopped", SOON);
+    assert_eq!(taken.status.reason.as_deref(), Some("ShutDownWithPod"));
+    let again = |i: &v1::VirtualMachineInstance| {
+        i.metadata.uid != taken.metadata.uid
+            && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")
+    };
+    namespace.wait("taken", "another instance", BOOT, again).unwrap();
 
     let pod = namespace.launcher("crash").unwrap().name_any();
     namespace.exec(&pod, &["sh", "-c", "kill -9 $(pidof qemu-system-x86_64)"]).unwrap();

@@ -54,6 +54,9 @@ pub mod reason {
     pub const POD_NOT_EXISTS: &str = "PodNotExists";
     /// [`super::READY`] is false: the launcher pod has no such condition.
     pub const POD_CONDITION_MISSING: &str = "PodConditionMissing";
+    /// `status.reason` of an instance that has succeeded: its guest shut down because its pod was ended (an eviction, a
+    /// deletion), and not by its own will.
+    pub const SHUT_DOWN_WITH_POD: &str = "ShutDownWithPod";
     /// [`super::PAUSED`]: a user asked for it.
     pub const PAUSED_BY_USER: &str = "PausedByUser";
     /// [`super::PAUSED`]: a disk failed.

@@ -303,6 +303,9 @@ fn keep(
             if vmi.status.phase == Some(Phase::Failed) {
                 request::add_start(status);
                 stop(vmi, "the run failed and the run strategy is RerunOnFailure")
+            } else if vmi.status.reason.as_deref() == Some(names_condition::reason::SHUT_DOWN_WITH_POD) {
+                request::add_start(status);
+                stop(vmi, "the pod was ended under the guest and the run strategy is RerunOnFailure")
             } else {
                 stop(vmi, "the run ended well and the run strategy is RerunOnFailure")
             }

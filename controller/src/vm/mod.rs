@@ -7,7 +7,7 @@
 //! ```text
 //!             no instance                      instance lives            instance ended
 //! Always      start (after the back-off)       a stop request deletes    delete
-//! Rerun..     start if asked, or new here      a stop request deletes    delete; failed: ask for a start
+//! Rerun..     start if asked, or new here      a stop request deletes    delete; failed, or ended with its pod: ask for a start
 //! Manual      start if asked                   a stop request deletes    leave; a start request deletes
 //! Once        start if asked, or new here      a stop request deletes    leave; a start request deletes
 //! Halted      start request: become Always     delete                    delete

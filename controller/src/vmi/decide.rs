@@ -430,6 +430,9 @@ fn handed_over(seen: &Observed<'_>, pod: &Pod, decision: &mut Decision, now: Tim
         decision.look_again = Some(left);
     } else if observe::guest_shut_down(pod) {
         set_phase(&mut decision.vmi.status, Phase::Succeeded, now);
+        if observe::shut_down_with_pod(pod) {
+            decision.vmi.status.reason = Some(reason::SHUT_DOWN_WITH_POD.to_owned());
+        }
     } else {
         decision.fail(&observe::end(pod), now);
     }

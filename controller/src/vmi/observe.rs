@@ -85,10 +85,14 @@ pub(crate) fn succeeded(pod: &Pod) -> bool {
 }
 
 /// Whether the guest shut down, as far as the pod tells: also where it did because its pod was told to end, but not for an
-/// eviction.
+/// eviction by the kubelet.
 pub(crate) fn guest_shut_down(pod: &Pod) -> bool {
-    let with_pod = compute_end(pod).is_some_and(|end| end.exit_code == i32::from(ENDED_WITH_POD));
-    succeeded(pod) || (with_pod && eviction(pod).is_none())
+    succeeded(pod) || (shut_down_with_pod(pod) && eviction(pod).is_none())
+}
+
+/// Whether the guest shut down because its pod was told to end.
+pub(crate) fn shut_down_with_pod(pod: &Pod) -> bool {
+    compute_end(pod).is_some_and(|end| end.exit_code == i32::from(ENDED_WITH_POD))
 }
 
 fn phase(pod: &Pod) -> Option<&str> {

@@ -4,6 +4,7 @@
 //! stories: with a grace period and a guest that can be asked (ACPI), the guest did not obey in time, which is a
 //! failure; without, the guest was not asked, and the end was as wanted.
 
+use podvirt_api::names::condition::reason::SHUT_DOWN_WITH_POD;
 use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::{Domain, Status, reason};
@@ -20,7 +21,7 @@ const POSTCOPY_FAILED: &str = "PostcopyFailed";
 pub struct Ending {
     /// `Succeeded` or `Failed`.
     pub phase: Phase,
-    /// A word for `status.reason`; empty when all is well.
+    /// A word for `status.reason`; empty where the guest has shut down by its own will.
     pub reason: &'static str,
     /// A sentence for people.
     pub message: String,
@@ -81,7 +82,8 @@ fn ended(view: &View<'_>, domain: &Domain) -> Ending {
         }
     };
     let failed = |reason, sentence: &str| Ending { phase: Phase::Failed, reason, message: told(sentence) };
-    let succeeded = |sentence: &str| Ending { phase: Phase::Succeeded, reason: "", message: told(sentence) };
+    let why = if domain.ended_with_pod { SHUT_DOWN_WITH_POD } else { "" };
+    let succeeded = |sentence: &str| Ending { phase: Phase::Succeeded, reason: why, message: told(sentence) };
     match domain.reason.as_str() {
         reason::PANICKED => failed("GuestPanicked", "the guest's kernel panicked"),
         reason::CRASHED => failed("MachineCrashed", "the machine's process died"),
@@ -113,7 +115,7 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
             Exit::Ending(..) if elapsed(since, view.now) < EXIT_WAIT => Ok(current),
             Exit::Code(code, _) | Exit::Ending(code, _) if is_well(*code) => Err(Ending {
                 phase: Phase::Succeeded,
-                reason: "",
+                reason: if *code == i32::from(ENDED_WITH_POD) { SHUT_DOWN_WITH_POD } else { "" },
                 message: "the launcher ended as it should".into(),
             }),
             Exit::Code(code, word) | Exit::Ending(code, word) => {

@@ -337,8 +337,11 @@ fn rerun_on_failure_runs_again_after_a_failure_and_rests_after_a_success_or_a_st
     assert_eq!((life.made, life.vmi.is_some()), (2, false));
     life.request(&start_request()).phase(Phase::Running);
     assert_eq!(life.made, 3);
-    life.request(&stop_request("u3"));
-    assert_eq!((life.made, life.vmi.is_some()), (3, false));
+    life.vmi.as_mut().unwrap().status.reason = Some("ShutDownWithPod".into());
+    life.phase(Phase::Succeeded).phase(Phase::Running);
+    assert_eq!(life.made, 4, "its pod was evicted, or deleted");
+    life.request(&stop_request("u4"));
+    assert_eq!((life.made, life.vmi.is_some()), (4, false));
     assert_eq!(life.vm.status.state_change_requests, []);
 }
 

@@ -373,6 +373,7 @@ fn the_handler_has_time_to_say_how_the_guest_ended() {
         let with_pod = || ended(ENDED_WITH_POD.into(), grace);
         let decision = look(&handed_over(before, json!({})), &[with_pod()]);
         assert_eq!(phase(&decision), Phase::Succeeded);
+        assert_eq!(decision.vmi.status.reason.as_deref(), Some("ShutDownWithPod"));
         let mut evicted = Pod::clone(&with_pod());
         let status = evicted.status.get_or_insert_default();
         (status.reason, status.message) = (Some("Evicted".into()), Some("over the limit".into()));

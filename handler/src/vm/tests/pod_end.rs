@@ -79,7 +79,8 @@ fn the_wait_for_the_pods_end_is_told_and_has_an_end() {
     // A kubelet that does not run tells nothing.
     pass.now = at(120);
     let decision = pass.decide();
-    assert_eq!((decision.status.phase, decision.status.reason), (Some(Phase::Succeeded), None));
+    let word = decision.status.reason.as_deref();
+    assert_eq!((decision.status.phase, word), (Some(Phase::Succeeded), Some("ShutDownWithPod")));
     assert!(decision.status.conditions.is_empty(), "{:?}", decision.status.conditions);
 }
 
@@ -96,4 +97,22 @@ fn only_an_end_with_the_pod_waits() {
     let mut pass = with_pod(reason::SHUTDOWN);
     pass.vmi.status.phase = Some(Phase::Scheduled);
     assert_eq!((pass.phase(), pass.decide().action), (Phase::Scheduled, None), "nor is it started again");
+}
+
+#[test]
+fn a_guest_that_shut_down_with_its_pod_is_told_from_one_that_did_by_its_own_will() {
+    let word = |pass: &Pass| {
+        let status = pass.decide().status;
+        assert_eq!(status.phase, Some(Phase::Succeeded));
+        status.reason.unwrap_or_default()
+    };
+    let with_pod = Pass { exit: Exit::NoPod, ..with_pod(reason::SHUTDOWN) };
+    assert_eq!(word(&with_pod), "ShutDownWithPod");
+    assert_eq!(word(&Pass::with(Phase::Running, Status::Shutoff, reason::SHUTDOWN)), "");
+    for (code, expected) in [(7, "ShutDownWithPod"), (0, "")] {
+        let mut gone = Pass::with(Phase::Running, Status::Shutoff, reason::SHUTDOWN);
+        (gone.domain, gone.launcher, gone.exit) =
+            (None, Launcher::Gone(at(95)), Exit::Code(code, "Completed".into()));
+        assert_eq!(word(&gone), expected, "{code}");
+    }
 }
