@@ -8,6 +8,10 @@ pub const SUCCESSFUL_DELETE: &str = "SuccessfulDelete";
 pub const FAILED_CREATE: &str = "FailedCreate";
 /// A pod, or an instance of a VirtualMachine, could not be deleted.
 pub const FAILED_DELETE: &str = "FailedDelete";
+/// A VirtualMachine became the controller of an instance of its name.
+pub const SUCCESSFUL_ADOPT: &str = "SuccessfulAdopt";
+/// A VirtualMachine could not become the controller of an instance of its name.
+pub const FAILED_ADOPT: &str = "FailedAdopt";
 /// A claim that a volume names does not exist.
 pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
 /// A DataVolume was made for a VirtualMachine.

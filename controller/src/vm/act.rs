@@ -51,6 +51,16 @@ impl Shell {
                 Ok(true)
             }
             Action::MakeDataVolumes(places) => self.make_data_volumes(target, shape, &places).await,
+            Action::Adopt { uid, version, owners } => {
+                // The generation is of a VirtualMachine that is gone.
+                let annotations = json!({ names::annotation::VM_GENERATION: "0" });
+                let change = json!({"metadata": {"uid": uid, "resourceVersion": version, "ownerReferences": owners,
+                    "annotations": annotations}});
+                let patched = instances.patch(&name, &how, &Patch::Merge(change)).await;
+                let message = format!("VirtualMachineInstance {uid} adopted: it had no controller");
+                let reasons = (event::SUCCESSFUL_ADOPT, event::FAILED_ADOPT);
+                self.told(target, so_still(patched), reasons, &message, "not adopted").await
+            }
             Action::Start(vmi) => self.start(target, &instances, &vmi).await,
             Action::Stop { uid, version, because } => {
                 let only = Preconditions { uid: Some(uid.clone()), resource_version: version };

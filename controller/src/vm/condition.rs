@@ -58,8 +58,14 @@ pub fn clear(status: &mut VirtualMachineStatus, kind: &VirtualMachineConditionTy
     status.conditions.retain(|condition| condition.r#type != *kind);
 }
 
-/// Takes the instance's conditions over, Ready among them; without an instance only Ready is left, as false.
-pub fn follow(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMachineInstance>, now: Timestamp) {
+/// Takes the instance's conditions over, Ready among them; without an instance only Ready is left, as false. `is_foreign`: an
+/// instance has the machine's name and is not its own.
+pub fn follow(
+    status: &mut VirtualMachineStatus,
+    vmi: Option<&VirtualMachineInstance>,
+    is_foreign: bool,
+    now: Timestamp,
+) {
     let theirs: &[VirtualMachineInstanceCondition] = vmi.map_or(&[], |vmi| &vmi.status.conditions);
     status.conditions.retain(|condition| {
         is_own(&condition.r#type)
@@ -75,6 +81,9 @@ pub fn follow(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMachineInst
     }
     let ready = theirs.iter().find(|condition| condition.r#type.as_str() == condition::READY);
     let (value, reason, message) = match (vmi, ready) {
+        (None, _) if is_foreign => {
+            (condition::FALSE, INSTANCE_MISSING, "the VMI of this name is not this VirtualMachine's")
+        }
         (None, _) => (condition::FALSE, INSTANCE_MISSING, "VMI does not exist"),
         (Some(_), None) => (condition::FALSE, CONDITION_MISSING, "VMI does not tell whether it is ready"),
         (Some(_), Some(ready)) => (

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use podvirt_api::names::{self, condition as names_condition, event};
 use podvirt_api::v1::{
@@ -12,12 +13,13 @@ use podvirt_api::v1::{
 use serde_json::Value;
 
 use super::failed::{fail, has_failed_so};
-use super::instance::{Link, generation_of, has_other_metadata, is_outdated, links, render};
+use super::instance::{self, Link, generation_of, has_other_metadata, is_outdated, links, render};
 use super::instancetype::Problem;
 use super::moves::{self, Moves};
-use super::printable::printable;
+use super::printable::{Start, printable};
 use super::{Strategy, condition, failure, is_final, request};
 use super::{memory_dump, nics, placement, volumes};
+use crate::claim::{controller_of, owners_with};
 use crate::data::Look;
 
 /// Finalizer of an object whose dependents shall stay (`kubectl delete --cascade=orphan`).
@@ -32,19 +34,36 @@ pub enum Instance<'a> {
     None,
     /// The machine's own instance.
     Own(&'a VirtualMachineInstance),
-    /// An instance that this VirtualMachine does not own.
-    Foreign,
+    /// An instance without a controller, which is not being deleted: it becomes the machine's own.
+    Orphan(&'a VirtualMachineInstance),
+    /// An instance that another object controls, or that has no controller and is being deleted.
+    Foreign(&'a VirtualMachineInstance),
 }
 
 impl<'a> Instance<'a> {
     /// Judges by the controller reference whose `vmi` is.
     pub fn of(vm: &VirtualMachine, vmi: Option<&'a VirtualMachineInstance>) -> Self {
         let Some(vmi) = vmi else { return Self::None };
-        let owners = vmi.owner_references();
-        let own = owners
-            .iter()
-            .any(|owner| owner.controller == Some(true) && Some(&owner.uid) == vm.uid().as_ref());
-        if own { Self::Own(vmi) } else { Self::Foreign }
+        match controller_of(&vmi.metadata) {
+            Some(owner) if Some(&owner.uid) == vm.uid().as_ref() => Self::Own(vmi),
+            None if vmi.metadata.deletion_timestamp.is_none() => Self::Orphan(vmi),
+            _ => Self::Foreign(vmi),
+        }
+    }
+
+    /// Why the machine cannot be started with the instance's name; none where it can.
+    fn obstacle(&self) -> Option<String> {
+        let Self::Foreign(vmi) = self else { return None };
+        let name = vmi.name_any();
+        Some(match controller_of(&vmi.metadata) {
+            Some(owner) => format!(
+                "a VirtualMachineInstance {name:?} that the {} {:?} with UID {} controls, and not this VirtualMachine, is in the way",
+                owner.kind, owner.name, owner.uid
+            ),
+            None => format!(
+                "a VirtualMachineInstance {name:?} that this VirtualMachine does not own is in the way until it is deleted"
+            ),
+        })
     }
 }
 
@@ -57,6 +76,15 @@ pub enum Action {
     RemoveFinalizer,
     /// Make the DataVolumes of these places in `spec.dataVolumeTemplates`.
     MakeDataVolumes(Vec<usize>),
+    /// Become the controller of the instance.
+    Adopt {
+        /// The instance's UID.
+        uid: String,
+        /// The instance's resource version: what it was judged by.
+        version: Option<String>,
+        /// Its owners from then on.
+        owners: Vec<OwnerReference>,
+    },
     /// Make this instance.
     Start(Box<VirtualMachineInstance>),
     /// Delete the instance with this UID.
@@ -170,9 +198,15 @@ pub fn decide_by(
                 problem = Some((INVALID_SPEC, "spec.template: required".to_owned()));
                 Step::None
             }
-            (Ok(strategy), Some(_)) => keep(*strategy, &mut status, shape.unwrap_or(vm), vmi, now),
+            (Ok(strategy), Some(_)) => match instance {
+                Instance::Orphan(orphan) => adopt(vm, orphan),
+                _ => keep(*strategy, &mut status, shape.unwrap_or(vm), vmi, now),
+            },
         }
     };
+    let starts = matches!(step, Step::Do(Action::Start(_)))
+        && vm.status.restore_in_progress.is_none()
+        && !moves::needs_recovery(&status);
     let mut waits = false;
     let step = match (step, shape) {
         (Step::Do(Action::Start(_)) | Step::Later(_), Err(_)) => Step::None,
@@ -200,15 +234,14 @@ pub fn decide_by(
         Step::Do(action) => (Some(action), None),
         Step::Later(left) => (None, Some(left)),
     };
-    if matches!(action, Some(Action::Start(_))) && matches!(instance, Instance::Foreign) {
-        action = None;
-        problem = Some((
-            event::FAILED_CREATE,
-            format!(
-                "a VirtualMachineInstance {:?} that this VirtualMachine does not own is in the way",
-                vm.name_any()
-            ),
-        ));
+    // It is told of a machine that rests as well: the next start would fail.
+    if vm.metadata.deletion_timestamp.is_none()
+        && let Some(obstacle) = instance.obstacle()
+    {
+        if matches!(action, Some(Action::Start(_))) {
+            action = None;
+        }
+        problem = problem.or(Some((event::FAILED_CREATE, obstacle)));
     }
     let makes = shape.is_ok() && vm.metadata.deletion_timestamp.is_none() && (waits || data.immediate);
     if action.is_none() && makes && !data.missing.is_empty() && problem.is_none() {
@@ -231,7 +264,8 @@ pub fn decide_by(
         action = dump.or_else(of_instance).or_else(clear).or_else(|| unchanged_generation(shape?, vmi?));
     }
 
-    let seen = Seen { vm, shape: shape.ok(), vmi, data, moves, waits };
+    let is_foreign = matches!(instance, Instance::Foreign(_));
+    let seen = Seen { vm, shape: shape.ok(), vmi, is_foreign, data, moves, waits, starts };
     let warnings = tell(&seen, &mut status, strategy.ok(), &action, problem, now);
     Plan { status, action, again_after, warnings }
 }
@@ -239,7 +273,7 @@ pub fn decide_by(
 fn vmi_of(instance: Instance<'_>) -> Option<&VirtualMachineInstance> {
     match instance {
         Instance::Own(vmi) => Some(vmi),
-        Instance::None | Instance::Foreign => None,
+        Instance::None | Instance::Orphan(_) | Instance::Foreign(_) => None,
     }
 }
 
@@ -247,6 +281,17 @@ enum Step {
     None,
     Do(Action),
     Later(Duration),
+}
+
+/// The machine becomes the controller of an instance of its name that has none.
+fn adopt(vm: &VirtualMachine, orphan: &VirtualMachineInstance) -> Step {
+    match (orphan.uid(), instance::owner(vm)) {
+        (Some(uid), Some(owner)) => {
+            let owners = owners_with(&orphan.metadata, owner);
+            Step::Do(Action::Adopt { uid, version: orphan.resource_version(), owners })
+        }
+        _ => Step::None,
+    }
 }
 
 /// The machine is deleted: its instance goes first.
@@ -381,10 +426,14 @@ struct Seen<'a> {
     vm: &'a VirtualMachine,
     shape: Option<&'a VirtualMachine>,
     vmi: Option<&'a VirtualMachineInstance>,
+    /// Whether another object's instance has the machine's name.
+    is_foreign: bool,
     data: &'a Look,
     moves: &'a Moves,
     /// Whether a start waits for DataVolumes.
     waits: bool,
+    /// Whether the machine is to be started now, also where that fails.
+    starts: bool,
 }
 
 /// Writes into `status` how the machine is. Returns what people should be told of.
@@ -396,7 +445,7 @@ fn tell(
     problem: Option<(&'static str, String)>,
     now: Timestamp,
 ) -> Vec<(&'static str, String)> {
-    let &Seen { vm, shape, vmi, data, moves, waits } = seen;
+    let &Seen { vm, shape, vmi, is_foreign, data, moves, waits, starts } = seen;
     let mut warnings = Vec::new();
     // An absent field is upstream's way to write a false.
     status.created = vmi.is_some().then_some(true);
@@ -404,7 +453,7 @@ fn tell(
     status.observed_generation = vmi.and_then(generation_of).or(vm.metadata.generation);
     // A strategy counts as begun once what it starts with is there: a start that fails is tried again.
     if let Some(strategy) = strategy
-        && !matches!(action, Some(Action::Start(_) | Action::AddFinalizer))
+        && !matches!(action, Some(Action::Adopt { .. } | Action::Start(_) | Action::AddFinalizer))
         && problem.is_none()
         && !waits
         && failure::time_left(status, now).is_none()
@@ -415,7 +464,7 @@ fn tell(
 
     let kind = VirtualMachineConditionType::from(names_condition::DATA_VOLUMES_READY);
     let waited = status.conditions.iter().find(|condition| condition.r#type == kind).cloned();
-    condition::follow(status, vmi, now);
+    condition::follow(status, vmi, is_foreign, now);
     // The instance will say it; a machine without one says what its start waits for.
     if let (true, None, Some(message)) = (waits, vmi, &data.waits_for) {
         status.conditions.extend(waited);
@@ -437,7 +486,13 @@ fn tell(
         // What is about to be tried again has not got better yet.
         None if !matches!(
             action,
-            Some(Action::MakeDataVolumes(_) | Action::Start(_) | Action::Stop { .. } | Action::BecomeAlways)
+            Some(
+                Action::MakeDataVolumes(_)
+                    | Action::Adopt { .. }
+                    | Action::Start(_)
+                    | Action::Stop { .. }
+                    | Action::BecomeAlways
+            )
         ) =>
         {
             condition::clear(status, &VirtualMachineConditionType::Failure);
@@ -478,7 +533,7 @@ fn tell(
             format!("start {count} in a row ended before the guest ran, the next one is in {seconds} s"),
         ));
     }
-    status.printable_status = Some(printable(vm, status, vmi, data, waits));
+    status.printable_status = Some(printable(vm, status, vmi, data, Start { waits, starts }));
     warnings
 }
 

@@ -152,9 +152,7 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
         namespace: vm.namespace(),
         labels: given.labels,
         annotations: Some(annotations),
-        owner_references: vm
-            .controller_owner_ref(&())
-            .map(|owner| vec![OwnerReference { block_owner_deletion: Some(true), ..owner }]),
+        owner_references: owner(vm).map(|owner| vec![owner]),
         finalizers: Some(vec![names::VMI_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
@@ -165,6 +163,12 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
     let mut vmi = VirtualMachineInstance { metadata, spec, ..VirtualMachineInstance::default() };
     vmi.status.virtual_machine_revision_name = Some(revision::name(vm));
     vmi
+}
+
+/// The reference that makes `vm` the controller of an instance.
+pub(super) fn owner(vm: &VirtualMachine) -> Option<OwnerReference> {
+    let owner = vm.controller_owner_ref(&())?;
+    Some(OwnerReference { block_owner_deletion: Some(true), ..owner })
 }
 
 /// Gives firmware and interfaces the identity that the template leaves open.

@@ -29,7 +29,8 @@
 //! A machine whose template names [DataVolumes](crate::data) starts once CDI has filled them; those of its
 //! `dataVolumeTemplates` are made for it, at once or with its first start.
 //!
-//! An instance of the machine's name that is not its own is left alone, and told in the condition Failure.
+//! An instance of the machine's name that has no controller, as `--cascade=orphan` leaves it, becomes the machine's own. One that
+//! another object controls is left alone, and told in the condition Failure.
 
 mod act;
 pub mod condition;

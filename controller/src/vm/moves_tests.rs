@@ -156,7 +156,7 @@ fn a_machine_that_ended_meanwhile_waits_for_a_person() {
         .unwrap()
         .migrated_volumes;
     assert_eq!(moved.len(), 1);
-    condition::follow(&mut status, Some(&patched(&vmi, &moves)), now);
+    condition::follow(&mut status, Some(&patched(&vmi, &moves)), false, now);
     after.status = status.clone();
     tell(&after, None, &Moves::None, &mut status, now);
     assert!(needs_recovery(&status));

@@ -12,13 +12,22 @@ use podvirt_api::v1::{
 use super::is_final;
 use crate::data::Look;
 
-/// The word for a machine, its new status, its instance and its DataVolumes; `waits`: a start waits for them.
+/// Whether a machine without an instance is to be started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// The start waits for DataVolumes.
+    pub waits: bool,
+    /// The instance is being made, also where that fails and is tried again: the condition Failure says why.
+    pub starts: bool,
+}
+
+/// The word for a machine, its new status, its instance and its DataVolumes.
 pub fn printable(
     vm: &VirtualMachine,
     status: &VirtualMachineStatus,
     vmi: Option<&VirtualMachineInstance>,
     data: &Look,
-    waits: bool,
+    Start { waits, starts }: Start,
 ) -> Printable {
     if vm.metadata.deletion_timestamp.is_some() {
         return Printable::Terminating;
@@ -30,7 +39,10 @@ pub fn printable(
         if data.fills || waits {
             return Printable::Provisioning;
         }
-        return if status.start_failure.is_some() { Printable::CrashLoopBackOff } else { Printable::Stopped };
+        if status.start_failure.is_some() {
+            return Printable::CrashLoopBackOff;
+        }
+        return if starts { Printable::Starting } else { Printable::Stopped };
     };
     if vmi.metadata.deletion_timestamp.is_some() {
         return Printable::Stopping;

@@ -178,3 +178,27 @@ async fn a_refusal_with_another_text_each_time_is_written_once() {
         vm.status.conditions.extend(conditions);
     }
 }
+
+#[tokio::test]
+async fn an_orphaned_instance_is_adopted_as_it_was_seen() {
+    let mut orphan = instance("u1");
+    orphan.metadata.owner_references = None;
+    let vm = machine(&json!({}));
+    let stored = serde_json::to_value(&vm).unwrap();
+    let (shell, asked, _cache) = shell(Some(orphan), move |what| match what {
+        _ if what.contains("/virtualmachines/") => Some((200, stored.clone())),
+        // It has changed meanwhile: the next pass looks again.
+        _ if what == format!("PATCH {INSTANCE}") => Some(failure(409, "changed")),
+        _ => None,
+    });
+    shell.pass(&vm).await.unwrap();
+    let asked = asked.lock().unwrap();
+    let (_, body) = asked.iter().find(|(what, _)| *what == format!("PATCH {INSTANCE}")).unwrap();
+    let meta = &body["metadata"];
+    assert_eq!((&meta["uid"], &meta["resourceVersion"]), (&json!("u1"), &json!("9")));
+    assert_eq!(
+        (&meta["ownerReferences"][0]["uid"], &meta["ownerReferences"][0]["controller"]),
+        (&json!("v1"), &json!(true))
+    );
+    assert_eq!(meta["annotations"]["kubevirt.io/vm-generation"], "0");
+}

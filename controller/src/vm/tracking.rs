@@ -69,7 +69,7 @@ pub(super) fn wanted(
 pub(super) fn follow(vm: &VirtualMachine, instance: Instance<'_>, wanted: Wanted, plan: &mut Plan) {
     let vmi = match instance {
         Instance::Own(vmi) => Some(vmi),
-        Instance::None | Instance::Foreign => None,
+        Instance::None | Instance::Orphan(_) | Instance::Foreign(_) => None,
     };
     plan.status.changed_block_tracking = told(vm, vmi, wanted);
     if let Some(Action::Start(vmi)) = &mut plan.action {

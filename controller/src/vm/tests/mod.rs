@@ -76,6 +76,7 @@ fn word(action: Option<&Action>) -> &'static str {
         None => "-",
         Some(Action::AddFinalizer) => "add finalizer",
         Some(Action::RemoveFinalizer) => "remove finalizer",
+        Some(Action::Adopt { .. }) => "adopt",
         Some(Action::MakeDataVolumes(_)) => "make data volumes",
         Some(Action::Start(_)) => "start",
         Some(Action::Stop { .. }) => "stop",
@@ -207,18 +208,59 @@ fn the_finalizer_comes_before_the_first_start_and_goes_after_the_instance() {
 
 #[test]
 fn an_instance_that_the_machine_does_not_own_is_left_alone_and_told() {
-    let vm = machine("Always", json!({}));
-    for owners in [
-        json!([]),
-        json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm", "uid": "2", "controller": true}]),
-    ] {
-        let foreign = instance(&vm, "Running", json!({"metadata": {"ownerReferences": owners}}));
-        let plan = judged(&vm, Some(&foreign));
-        assert_eq!(plan.action, None);
-        assert_eq!((plan.status.created, plan.status.printable_status), (None, Some("Stopped".into())));
-        let failure =
-            plan.status.conditions.iter().find(|c| c.r#type == VirtualMachineConditionType::Failure);
-        assert!(failure.unwrap().message.as_deref().unwrap().contains("does not own"), "{failure:?}");
+    let other = json!([{"apiVersion": "pool.kubevirt.io/v1", "kind": "Set", "name": "s", "uid": "2", "controller": true}]);
+    let going = json!({"ownerReferences": [], "deletionTimestamp": "2026-03-01T12:00:00Z"});
+    for (strategy, status) in [("Always", "Starting"), ("Halted", "Stopped")] {
+        let vm = machine(strategy, json!({}));
+        for (metadata, told) in [
+            (json!({"ownerReferences": other}), "that the Set \"s\" with UID 2 controls"),
+            (going.clone(), "that this VirtualMachine does not own is in the way until it is deleted"),
+        ] {
+            let foreign = instance(&vm, "Running", json!({"metadata": metadata}));
+            let plan = judged(&vm, Some(&foreign));
+            assert_eq!(plan.action, None);
+            assert_eq!(
+                (plan.status.created, plan.status.printable_status.as_ref()),
+                (None, Some(&status.into()))
+            );
+            let failure = of(&plan, &VirtualMachineConditionType::Failure).unwrap();
+            assert!(failure.message.as_deref().unwrap().contains(told), "{failure:?}");
+            let ready = of(&plan, &VirtualMachineConditionType::Ready).unwrap();
+            let message = ready.message.as_deref();
+            assert_eq!(message, Some("the VMI of this name is not this VirtualMachine's"));
+        }
+    }
+}
+
+#[test]
+fn an_instance_without_a_controller_becomes_the_machines_own() {
+    let guest = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "3"});
+    for (strategy, then) in [("Always", "-"), ("Manual", "-"), ("Halted", "stop")] {
+        let vm = machine(strategy, json!({}));
+        let orphan = instance(
+            &vm,
+            "Running",
+            json!({"metadata": {"ownerReferences": [guest], "resourceVersion": "9"}}),
+        );
+        let Some(Action::Adopt { uid, version, owners }) = judged(&vm, Some(&orphan)).action else {
+            panic!()
+        };
+        assert_eq!((uid.as_str(), version.as_deref()), ("u1", Some("9")));
+        let uids: Vec<_> = owners.iter().map(|owner| (owner.uid.as_str(), owner.controller)).collect();
+        assert_eq!(uids, [("3", None), (UID, Some(true))]);
+        let mut own = orphan.clone();
+        own.metadata.owner_references = Some(owners);
+        let plan = judged(&vm, Some(&own));
+        assert_eq!(word(plan.action.as_ref()), then, "{strategy}");
+        assert_eq!(of(&plan, &VirtualMachineConditionType::Failure), None);
+        // Neither a machine that is being deleted takes one over, nor one that is not set up yet.
+        for (more, then) in [
+            (json!({"deletionTimestamp": "2026-03-01T12:00:00Z"}), "remove finalizer"),
+            (json!({"finalizers": []}), "add finalizer"),
+        ] {
+            let vm = machine(strategy, json!({"metadata": more}));
+            assert_eq!(word(judged(&vm, Some(&orphan)).action.as_ref()), then, "{strategy}");
+        }
     }
 }
 

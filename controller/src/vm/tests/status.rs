@@ -34,6 +34,11 @@ fn each_state_has_its_printable_word() {
         assert_eq!(plan.status.created, Some(true));
     }
     assert_eq!(judged(&vm, None).status.printable_status, Some("Stopped".into()));
+    let starts = judged(&machine("Always", json!({})), None);
+    assert_eq!(
+        (word(starts.action.as_ref()), starts.status.printable_status),
+        ("start", Some("Starting".into()))
+    );
     let failing = json!({"status": {"startFailure": {"consecutiveFailCount": 2, "retryAfterTimestamp": "2026-03-01T12:00:09Z"}}});
     assert_eq!(
         judged(&machine("Always", failing), None).status.printable_status,
