@@ -48,6 +48,10 @@ pub const DEFINED_FOR: &str = "backup.podvirt.io/defined-for";
 pub const MASQUERADE: &str = "podvirt.io/masquerade";
 /// What the network binding plugins of a machine were registered with when it was made, as JSON: podvirt's own, which writes it.
 pub const BINDING_PLUGINS: &str = "podvirt.io/binding-plugins";
+/// Of a migration's target pod: when the machine was ready there. OVN-Kubernetes turns the traffic to the pod then.
+pub const MIGRATION_TARGET_READY: &str = "kubevirt.io/migration-target-ready-timestamp";
+/// Of a launcher pod: digest of where its machine's manifest let it run when the pod was made.
+pub const PLACEMENT_DIGEST: &str = "podvirt.io/placement-digest";
 /// `false`: the DataVolumes of a VirtualMachine's templates are made when it starts first, not at once: on the VirtualMachine.
 pub const IMMEDIATE_DATA_VOLUMES: &str = "kubevirt.io/immediate-data-volume-creation";
 /// Names of the volumes that were plugged into this instance alone and not into its VirtualMachine, as a JSON list: on a

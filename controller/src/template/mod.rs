@@ -51,7 +51,7 @@ pub use attachment::{attachment_pod, claims_of, first_use_pod, volumes_of};
 pub(crate) use backup_hooks::{are_off, backup_hooks};
 pub use consumer::consumer_pod;
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
-pub(crate) use placement::{HOST_MODEL, model};
+pub(crate) use placement::{HOST_MODEL, is_misplaced, model};
 pub use target::target_pod;
 
 /// Seconds that a guest has to shut down when its manifest does not say (upstream's default).
@@ -260,6 +260,7 @@ fn metadata(
             (annotation::DEFAULT_CONTAINER, pod::COMPUTE.to_owned()),
             (annotation::MEMORY_OVERHEAD_BYTES, resources.overhead.total().to_string()),
             (annotation::EVICT_ONLY, String::new()),
+            (annotation::PLACEMENT_DIGEST, placement::digest(vmi)),
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );

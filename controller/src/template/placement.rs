@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, NodeSelectorRequirement, NodeSelectorTerm};
-use podvirt_api::names::label;
+use k8s_openapi::api::core::v1::{Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use podvirt_api::names::{annotation, label};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
+
+use crate::vm::instance;
 
 /// Architecture of a machine that names none, where the configuration names none either.
 const DEFAULT_ARCHITECTURE: &str = "amd64";
@@ -31,6 +33,19 @@ pub(super) fn node_selector(
     selector.insert(label::ARCH.into(), architecture(vmi, config).into());
     selector.extend(needs(vmi).map(|key| (key, ABLE.to_owned())));
     selector
+}
+
+/// Digest of where the machine's manifest lets it run, for [`annotation::PLACEMENT_DIGEST`].
+pub(super) fn digest(vmi: &VirtualMachineInstance) -> String {
+    let spec = &vmi.spec;
+    instance::digest(Some((&spec.affinity, &spec.node_selector, &spec.tolerations)))
+}
+
+/// Whether the pod has no node, and was made before the machine was let run elsewhere.
+pub(crate) fn is_misplaced(vmi: &VirtualMachineInstance, pod: &Pod) -> bool {
+    let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let made_from = pod.metadata.annotations.as_ref().and_then(|all| all.get(annotation::PLACEMENT_DIGEST));
+    !has_node && made_from.is_some_and(|made_from| *made_from != digest(vmi))
 }
 
 fn architecture<'a>(vmi: &'a VirtualMachineInstance, config: &'a KubeVirtConfiguration) -> &'a str {

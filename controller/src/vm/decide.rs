@@ -404,7 +404,11 @@ fn changed_interfaces(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Opti
 /// Where the template lets the machine run, otherwise than the instance, which is running on.
 fn changed_placement(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
     let operations = placement::of_instance(vm, vmi)?;
-    let message = "where the machine may run is changed: its next migration goes by it".to_owned();
+    let goes_by_it = match vmi.status.node_name {
+        Some(_) => "its next migration goes by it",
+        None => "a pod that has no node yet is made anew",
+    };
+    let message = format!("where the machine may run is changed: {goes_by_it}");
     Some(Action::SetInstance { operations, uid: vmi.uid()?, reason: event::PLACEMENT_CHANGED, message })
 }
 

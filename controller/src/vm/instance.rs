@@ -104,7 +104,8 @@ pub struct Link {
 /// The state of a link that the manifest does not name.
 const UP: &str = "up";
 
-fn digest(part: Option<impl Serialize>) -> String {
+/// A digest of a part of a manifest, the same in all releases.
+pub(crate) fn digest(part: Option<impl Serialize>) -> String {
     // Values that were read from JSON can be written again. Were it not so, all templates would be equal: a
     // machine would run on, and miss a hint.
     let text = serde_json::to_vec(&part).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! Where a machine may run, changed while it runs.
 //!
 //! Affinity, node selector and tolerations say where a pod may be put, and a machine gets another pod when it moves. What the
-//! template says of them is written into the running instance: the next migration goes by it, and nothing happens before.
+//! template says of them is written into the running instance: the next migration goes by it, and nothing happens before. The
+//! controller of instances makes a pod anew that no node has taken yet.
 //! Nothing is written while the instance moves, since a pod is being put somewhere by what stands there, nor while another
 //! change of the template waits for the next start.
 

@@ -13,6 +13,7 @@ use super::decide::{Action, Decision};
 use super::observe::{self, Trouble};
 use super::status::{remove_condition, set_condition};
 use crate::data::DataVolumes;
+use crate::template;
 
 /// What keeps a machine from using a claim that a DataVolume fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +82,9 @@ pub(super) fn wait_for_consumer(
     match consumers.first() {
         None => make(decision),
         Some(pod) if observe::is_terminating(pod) => {}
+        Some(pod) if !observe::is_done(pod) && template::is_misplaced(&decision.vmi, pod) => {
+            delete(consumers, decision);
+        }
         Some(pod) if observe::is_done(pod) && !observe::succeeded(pod) => {
             let end = observe::end(pod);
             decision

@@ -304,6 +304,11 @@ fn live(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Ti
     match (phase(seen.vmi), pod) {
         (Phase::Succeeded | Phase::Failed, _) => data::delete(seen.consumers, decision),
         (Phase::Pending, None) => create(seen, decision, now),
+        // A pod that was deleted because of where it could run; it is made anew.
+        (Phase::Pending, Some(pod)) if observe::is_terminating(pod) => {}
+        (Phase::Pending | Phase::Scheduling, Some(pod)) if is_replaced(seen.vmi, pod) => {
+            replace(pod, decision, now)
+        }
         (Phase::Pending, Some(pod)) => {
             set_phase(&mut decision.vmi.status, Phase::Scheduling, now);
             scheduling(pod, decision, now);
@@ -327,6 +332,24 @@ fn begin(decision: &mut Decision, now: Timestamp) {
     let status = &mut decision.vmi.status;
     status.runtime_user = u64::try_from(pod_names::UID).ok();
     set_phase(status, Phase::Pending, now);
+}
+
+/// Whether a pod that no node takes is to be made anew: the machine may run elsewhere by now.
+fn is_replaced(vmi: &VirtualMachineInstance, pod: &Pod) -> bool {
+    !observe::is_done(pod) && !observe::is_terminating(pod) && template::is_misplaced(vmi, pod)
+}
+
+/// Deletes a pod that has no node. The next pod has the same name, and is made once this one is gone.
+fn replace(pod: &Pod, decision: &mut Decision, now: Timestamp) {
+    if phase(&decision.vmi) != Phase::Pending {
+        set_phase(&mut decision.vmi.status, Phase::Pending, now);
+        let message = format!(
+            "launcher pod {} is made anew: where the machine may run was changed",
+            observe::name(pod)
+        );
+        decision.notes.push(Note { warning: false, reason: event::PLACEMENT_CHANGED.to_owned(), message });
+    }
+    decision.actions.push(delete_action(pod));
 }
 
 /// A pod is there, and virt-handler has not got the machine yet.

@@ -164,10 +164,10 @@ fn the_pod_belongs_to_the_machine_and_says_so() {
     assert_eq!(annotations["kubevirt.io/test"], "test");
     assert_eq!(annotations["descheduler.alpha.kubernetes.io/request-evict-only"], "");
     assert_eq!(annotations["pre.hook.backup.velero.io/container"], "compute");
-    assert_eq!(annotations.len(), 11, "{annotations:?}");
+    assert_eq!(annotations.len(), 12, "{annotations:?}");
     let images = Images { backup_hooks_are_off: true, ..images() };
     let without = launcher_pod(&vmi, &config(json!({})), &images).unwrap().metadata.annotations.unwrap();
-    assert_eq!(without.len(), 6, "{without:?}");
+    assert_eq!(without.len(), 7, "{without:?}");
     let owner = &meta.owner_references.unwrap()[0];
     assert_eq!(
         (owner.uid.as_str(), owner.controller, owner.block_owner_deletion),

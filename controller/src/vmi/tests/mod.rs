@@ -196,6 +196,45 @@ fn a_machine_waits_for_its_claims_and_says_which() {
 }
 
 #[test]
+fn a_pod_that_no_node_takes_is_made_anew_where_the_machine_may_run_now() {
+    let vmi = |phase: &str, node: &str| {
+        machine(phase, json!({"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}}))
+    };
+    let decision = look(&vmi("Pending", "nowhere"), &[]);
+    let [Action::Create(made)] = &decision.actions[..] else { panic!("{:?}", decision.actions) };
+    let mut made = Pod::clone(made);
+    made.metadata.uid = Some("p1".into());
+    let made = Arc::new(made);
+    let laid_over = |more: Value| {
+        let mut pod = serde_json::to_value(&*made).unwrap();
+        json_patch::merge(&mut pod, &more);
+        Arc::<Pod>::new(serde_json::from_value(pod).unwrap())
+    };
+    for phase_before in ["Pending", "Scheduling"] {
+        let same = look(&vmi(phase_before, "nowhere"), &[made.clone()]);
+        assert_eq!((phase(&same), deleted(&same)), (Phase::Scheduling, vec![]));
+        let mended = look(&vmi(phase_before, "n1"), &[made.clone()]);
+        assert_eq!((phase(&mended), deleted(&mended)), (Phase::Pending, vec!["p1"]));
+        assert_eq!(told(&mended).contains(&"PlacementChanged"), phase_before == "Scheduling");
+        let taken = laid_over(json!({"spec": {"nodeName": "n2"}}));
+        let decision = look(&vmi(phase_before, "n1"), &[taken]);
+        assert_eq!((phase(&decision), deleted(&decision)), (Phase::Scheduling, vec![]), "it is starting");
+        let older = laid_over(json!({"metadata": {"annotations": {"podvirt.io/placement-digest": null}}}));
+        assert_eq!(
+            deleted(&look(&vmi(phase_before, "n1"), &[older])),
+            [""; 0],
+            "a pod of an earlier release"
+        );
+    }
+    let going = laid_over(json!({"metadata": {"deletionTimestamp": NOW}}));
+    let decision = look(&vmi("Pending", "n1"), &[going]);
+    assert_eq!((phase(&decision), decision.actions), (Phase::Pending, vec![]), "its name is not free yet");
+    let decision = look(&vmi("Pending", "n1"), &[]);
+    let [Action::Create(anew)] = &decision.actions[..] else { panic!("{:?}", decision.actions) };
+    assert_eq!(anew.spec.as_ref().unwrap().node_selector.as_ref().unwrap()["kubernetes.io/hostname"], "n1");
+}
+
+#[test]
 fn claims_are_looked_for_only_before_the_pod_is_made() {
     assert!(needs_claims(&machine("Pending", json!({})), &[]));
     assert!(!needs_claims(&machine("Pending", json!({})), &[pod("p1", json!({}))]));
