@@ -106,6 +106,9 @@ pub struct Disk {
     /// Whether its changes are tracked.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tracked: bool,
+    /// Why it has stopped the machine ([`reason::IO_ERROR`]), for people; empty where it has not.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub error: String,
 }
 
 /// A backup of disks.

@@ -67,6 +67,7 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
         }
         let live = !matches!(new, Phase::Succeeded | Phase::Failed);
         set(&mut status, Type::Paused, paused(view).filter(|_| live), view.now);
+        events.extend(io_error_event(&view.vmi.status.conditions, &status.conditions));
         set(&mut status, Type::AgentConnected, agent(view).filter(|_| live), view.now);
         if let Some(domain) = view.domain {
             let told = domain.access_credentials.as_ref().filter(|_| live);
@@ -291,7 +292,7 @@ fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
     }
     Some(match domain.reason.as_str() {
         reason::IO_ERROR => {
-            ("True", condition::reason::PAUSED_IO_ERROR, "a disk failed; the guest waits".into())
+            ("True", condition::reason::PAUSED_IO_ERROR, failed_disks(view.vmi, domain).into())
         }
         reason::MIGRATION => by_monitor,
         // It goes on by itself once its memory is written.
@@ -299,6 +300,41 @@ fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
         reason::STARTING_UP => ("True", "StartingUp", "the machine is being started".into()),
         _ => ("True", condition::reason::PAUSED_BY_USER, "paused by a user".into()),
     })
+}
+
+/// Disks that have stopped a machine and are named at most: a launcher may tell of any number.
+const MAX_NAMED_DISKS: usize = 8;
+
+/// Which disks have stopped the machine, and what follows.
+fn failed_disks(vmi: &v1::VirtualMachineInstance, domain: &Domain) -> String {
+    let failed = domain.disks.iter().filter(|disk| !disk.error.is_empty()).take(MAX_NAMED_DISKS);
+    let failed = failed.map(|disk| {
+        let volume = storage::volumes(vmi).find(|volume| volume.name == disk.name);
+        let claim = volume.as_deref().and_then(storage::claim).map(|claim| claim.name.to_owned());
+        let claim = claim.map(|claim| format!(" (PersistentVolumeClaim {claim})")).unwrap_or_default();
+        format!("disk {}{claim}: {}", disk.name, disk.error)
+    });
+    let mut failed: Vec<String> = failed.collect();
+    if failed.is_empty() {
+        failed.push("a disk failed or is full".to_owned());
+    }
+    format!(
+        "{}; the guest stands still, and is let run again by itself once that is mended",
+        failed.join(", ")
+    )
+}
+
+/// The event of a machine that a disk has stopped just now.
+fn io_error_event(
+    old: &[v1::VirtualMachineInstanceCondition],
+    new: &[v1::VirtualMachineInstanceCondition],
+) -> Option<Event> {
+    let stopped = |all: &[v1::VirtualMachineInstanceCondition]| {
+        let reason = Some(condition::reason::PAUSED_IO_ERROR);
+        all.iter().find(|c| c.r#type == Type::Paused && c.reason.as_deref() == reason).cloned()
+    };
+    let message = stopped(new).filter(|_| stopped(old).is_none())?.message.unwrap_or_default();
+    Some(Event { weight: Weight::Warning, reason: condition::reason::PAUSED_IO_ERROR, message })
 }
 
 fn agent<'a>(view: &View<'a>) -> Option<Says<'a>> {

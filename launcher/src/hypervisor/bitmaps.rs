@@ -58,7 +58,7 @@ pub(super) fn remove(domain: &Domain, bitmap: &Bitmap) -> Result<(), HypervisorE
 }
 
 /// QEMU's answer to an order.
-fn ask(domain: &Domain, action: &'static str, order: &Value) -> Result<Value, HypervisorError> {
+pub(super) fn ask(domain: &Domain, action: &'static str, order: &Value) -> Result<Value, HypervisorError> {
     let answer = domain.qemu_monitor_command(&order.to_string(), 0);
     let answer = answer.map_err(|error| wrong(action, error.message().to_owned()))?;
     let answer: Value = serde_json::from_str(&answer).map_err(|error| wrong(action, error.to_string()))?;

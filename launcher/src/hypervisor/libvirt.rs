@@ -1,5 +1,6 @@
 //! libvirt, through its C library.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -19,8 +20,8 @@ use virt::sys;
 use super::events::{self, Subscription};
 use super::state::{shutoff, status};
 use super::{
-    Backups, Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture,
-    Stopped, bulk, fdset, growth, job, slots, usage,
+    Backups, Connector, DiskError, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move,
+    Picture, Stopped, bulk, disk_errors, fdset, growth, job, slots, usage,
 };
 use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
@@ -157,6 +158,10 @@ impl Hypervisor for Libvirt {
         }
         domain.suspend().map_err(|e| self.failed(&domain, "pause the domain", &e))?;
         Ok(())
+    }
+
+    fn disk_errors(&self) -> Result<BTreeMap<String, DiskError>, HypervisorError> {
+        disk_errors::all(&self.domain()?)
     }
 
     fn resume(&self) -> Result<(), HypervisorError> {

@@ -12,6 +12,8 @@ mod bitmaps;
 #[cfg(feature = "libvirt")]
 mod bulk;
 #[cfg(feature = "libvirt")]
+mod disk_errors;
+#[cfg(feature = "libvirt")]
 mod events;
 #[cfg(feature = "libvirt")]
 mod fdset;
@@ -30,6 +32,7 @@ mod state;
 #[cfg(feature = "libvirt")]
 mod usage;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -159,6 +162,26 @@ pub struct Picture {
     pub data: Vec<u8>,
 }
 
+/// Why a disk has stopped its domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskError {
+    /// What it is stored on is full.
+    NoSpace,
+    /// Another failure.
+    Failed,
+}
+
+impl DiskError {
+    /// What people are told of it.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            DiskError::NoSpace => "no space is left on its storage",
+            DiskError::Failed => "its storage answers with an error",
+        }
+    }
+}
+
 /// What a domain is doing, in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainStatus {
@@ -208,6 +231,15 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run.
     fn suspend(&self) -> Result<(), HypervisorError>;
+
+    /// The disks that have failed since the domain was let run, by alias.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run.
+    fn disk_errors(&self) -> Result<BTreeMap<String, DiskError>, HypervisorError> {
+        Ok(BTreeMap::new())
+    }
 
     /// Lets the processors run again. Nothing happens when they run already.
     ///

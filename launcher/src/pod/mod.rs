@@ -52,6 +52,7 @@ mod freezer_tests;
 mod growth;
 mod held;
 mod hold;
+mod io_error;
 mod kept;
 pub(crate) mod link;
 mod migration;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use podvirt_proto::domain::{AccessCredentials, Disk, Domain, Interface, Status, info_source, reason};
 
 use super::shared::{AgentFacts, Facts, Links, ManifestInterface};
-use crate::hypervisor::DomainStatus;
+use crate::hypervisor::{DiskError, DomainStatus};
 
 /// Time since 1970.
 pub(super) fn now() -> Duration {
@@ -24,6 +24,8 @@ pub(super) struct Seen {
     pub(super) agent_connected: bool,
     pub(super) agent: AgentFacts,
     pub(super) links: Links,
+    /// Disks that have stopped the machine, by volume: why.
+    pub(super) disk_errors: BTreeMap<String, DiskError>,
     /// Whether a source has promised its word and not given it.
     pub(super) promised: bool,
 }
@@ -93,6 +95,7 @@ fn disks(facts: &Facts, seen: &Seen) -> Vec<Disk> {
             target: target.clone(),
             made_bytes: facts.made.get(name).copied(),
             tracked: seen.shape.tracked.contains(name),
+            error: seen.disk_errors.get(name).map(|error| error.message().to_owned()).unwrap_or_default(),
         })
         .collect()
 }
@@ -116,6 +119,8 @@ fn state(facts: &Facts, seen: &Seen) -> (Status, &'static str) {
         // What ended is told with how: that is the launcher's to find out.
         DomainStatus { status, .. } if status.is_final() => (Status::NoState, ""),
         DomainStatus { status: Status::NoState, .. } => (Status::NoState, ""),
+        // It may be stopped again in a moment.
+        DomainStatus { status: Status::Running, .. } if facts.on_trial => (Status::Paused, reason::IO_ERROR),
         DomainStatus { status, reason } => (status, reason),
     }
 }
@@ -236,6 +241,19 @@ mod tests {
         let second = next(&first, &stopping, &running(), NOW * 2).unwrap();
         assert_eq!((second.generation, second.status_since_ms), (2, 1_000_000), "the state is the same");
         assert!(second.graceful_shutdown_requested);
+    }
+
+    #[test]
+    fn a_machine_on_trial_is_told_as_stopped_with_the_disks_that_have_failed() {
+        let errors = [("data".to_owned(), DiskError::NoSpace)].into();
+        let shape = Shape { disks: [("data".to_owned(), "vda".to_owned())].into(), ..Shape::default() };
+        let seen = Seen { disk_errors: errors, shape, ..running() };
+        let trial = Facts { on_trial: true, ..facts(false) };
+        let report = next(&Domain::default(), &trial, &seen, NOW).unwrap();
+        assert_eq!((report.status, report.reason.as_str()), (Status::Paused, reason::IO_ERROR));
+        assert_eq!(report.disks[0].error, "no space is left on its storage");
+        let report = next(&report, &facts(false), &running(), NOW).unwrap();
+        assert_eq!((report.status, report.disks.len()), (Status::Running, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nothing is taken from events but that something happened: the state is asked for anew, so a lost event loses
 //! nothing that the next one, or the next connection, does not bring.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use tracing::{debug, info};
 use super::freeze::Guest as _;
 use super::report::{self, Seen, Shape};
 use super::shared::Shared;
-use super::{agent, credentials, link};
+use super::{agent, credentials, io_error, link};
 use crate::domain::schema::Domain as Xml;
 use crate::domain::{AGENT_CHANNEL, name_of};
-use crate::hypervisor::{DomainStatus, Hypervisor, HypervisorError};
+use crate::hypervisor::{DiskError, DomainStatus, Hypervisor, HypervisorError};
 use crate::life::machine::Word;
 
 /// The state is asked for again after this time, whatever happened.
@@ -34,7 +35,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let agent_poll = agent::poll(&shared);
     let link_watch = link::watch(&shared);
     let credentials_poll = credentials::poll(&shared);
-    tokio::pin!(agent_poll, link_watch, credentials_poll);
+    let io_error_poll = io_error::poll(&shared);
+    tokio::pin!(agent_poll, link_watch, credentials_poll, io_error_poll);
     loop {
         let rebooted = view.borrow_and_update().reboots;
         if std::mem::replace(&mut reboots, rebooted) != rebooted {
@@ -44,6 +46,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
         match shared.call(look).await {
             Ok(look) => {
                 seen.domain = look.domain;
+                // While the machine is on trial, QEMU has forgotten what had failed.
+                if look.disk_errors.is_some() || !facts.borrow().on_trial {
+                    seen.disk_errors = look.disk_errors.unwrap_or_default();
+                }
                 // A domain that is going down has no XML to speak of: what was known stays.
                 if let Some(shape) = look.xml {
                     seen.agent_connected = shape.agent_connected;
@@ -74,6 +80,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = &mut agent_poll => {}
             () = &mut link_watch => {}
             () = &mut credentials_poll => {}
+            () = &mut io_error_poll => {}
         }
     }
 }
@@ -93,11 +100,6 @@ fn publish(shared: &Shared, facts: &super::shared::Facts, seen: &Seen) {
 /// Tells the VMI's user of states that were not asked for.
 fn for_users(shared: &Shared, status: Status, why: &str) {
     match (status, why) {
-        (Status::Paused, reason::IO_ERROR) => shared.event(
-            "Warning",
-            "PausedIOError",
-            "the machine is paused: one of its disks failed or is full; unpause it once that is mended",
-        ),
         (Status::Paused, reason::CRASHED) | (Status::Crashed, reason::PANICKED) => {
             shared.event("Warning", "GuestPanicked", "the guest's kernel told that it panicked");
         }
@@ -109,6 +111,8 @@ fn for_users(shared: &Shared, status: Status, why: &str) {
 struct Look {
     domain: DomainStatus,
     xml: Option<Shape>,
+    /// Disks that have stopped the machine, by volume, if it is stopped.
+    disk_errors: Option<BTreeMap<String, DiskError>>,
 }
 
 fn look(hypervisor: &dyn Hypervisor) -> Result<Look, HypervisorError> {
@@ -118,7 +122,16 @@ fn look(hypervisor: &dyn Hypervisor) -> Result<Look, HypervisorError> {
         Status::Shutdown => None,
         _ => hypervisor.xml().ok().and_then(|xml| Xml::from_xml(&xml).ok()),
     };
-    Ok(Look { domain, xml: xml.map(shape) })
+    let is_stopped = domain == DomainStatus { status: Status::Paused, reason: reason::IO_ERROR };
+    let by_volume = |(alias, error): (String, DiskError)| Some((name_of(&alias)?.to_owned(), error));
+    let disk_errors = is_stopped.then(|| {
+        let all = hypervisor.disk_errors().unwrap_or_else(|error| {
+            debug!(%error, "the hypervisor does not tell which disks have failed");
+            BTreeMap::new()
+        });
+        all.into_iter().filter_map(by_volume).collect()
+    });
+    Ok(Look { domain, xml: xml.map(shape), disk_errors })
 }
 
 fn shape(xml: Xml) -> Shape {

@@ -80,6 +80,8 @@ pub(super) struct Facts {
     pub(super) kernel_boot: Option<KernelBoot>,
     /// The migration away from here that runs, or was the last one.
     pub(super) migration: Option<Migration>,
+    /// Whether the machine was let run after a failure of a disk, and may be stopped again in a moment.
+    pub(super) on_trial: bool,
     /// Whether the machine comes from another node, and all is ready for it.
     pub(super) awaited: bool,
     /// How it ended.

@@ -59,6 +59,32 @@ fn a_condition_that_says_something_else_keeps_the_time_it_turned() {
 }
 
 #[test]
+fn a_machine_that_a_disk_has_stopped_names_it_and_its_claim() {
+    let mut pass = Pass::with(Phase::Running, Status::Paused, reason::IO_ERROR);
+    pass.vmi.spec.volumes = serde_json::from_value(serde_json::json!([
+        {"name": "root", "containerDisk": {"image": "i"}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "full"}},
+    ]))
+    .expect("volumes");
+    let disk = |name: &str, error: &str| Disk { name: name.into(), error: error.into(), ..Disk::default() };
+    pass.domain.as_mut().expect("a report").disks = vec![disk("root", ""), disk("data", "no space is left")];
+    let decision = pass.decide();
+    let told = decision.status.conditions[0].message.clone().expect("a message");
+    assert!(
+        told.starts_with("disk data (PersistentVolumeClaim full): no space is left; the guest"),
+        "{told}"
+    );
+    let [event] = decision.events.as_slice() else { panic!("{:?}", decision.events) };
+    assert_eq!((event.weight, event.reason, &event.message), (Weight::Warning, "PausedIOError", &told));
+    pass.vmi.status = decision.status;
+    assert_eq!(pass.decide().events, [], "it is told once");
+    // A launcher of an earlier release names none.
+    pass.domain.as_mut().expect("a report").disks.clear();
+    let told = pass.decide().status.conditions[0].message.clone().expect("a message");
+    assert!(told.starts_with("a disk failed or is full; the guest"), "{told}");
+}
+
+#[test]
 fn silence_is_told_after_a_while_and_is_no_death() {
     let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
     pass.launcher = Launcher::Silent(at(90));

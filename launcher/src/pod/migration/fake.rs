@@ -21,7 +21,7 @@ pub(in crate::pod) struct Fake {
     pub(super) aborted: Sender<Outcome>,
     pub(super) kept: Mutex<u32>,
     pub(super) agent: Mutex<Vec<String>>,
-    pub(super) status: Mutex<DomainStatus>,
+    pub(in crate::pod) status: Mutex<DomainStatus>,
     /// Links that went up and down, by alias.
     pub(super) links: Mutex<Vec<(String, bool)>>,
     /// Aliases of its interfaces.
