@@ -13,7 +13,7 @@
 
 use jiff::Timestamp;
 
-use crate::names::limits::{MAX_FILE_NAME_BYTES, name_before};
+use crate::names::limits::{MAX_FILE_NAME_BYTES, shortened_with};
 use crate::quantity::Quantity;
 use crate::v1::{
     MemoryDumpPhase as Phase, MemoryDumpVolumeSource, VirtualMachine, VirtualMachineInstance, Volume,
@@ -57,8 +57,8 @@ pub fn is_for_instance(vm: &VirtualMachine, volume: &Volume) -> bool {
 
 /// Name of the file of a dump that begins now.
 pub fn file_name(machine: &str, volume: &str, now: Timestamp) -> String {
-    let end = format!("-{}.{MARK}", now.strftime("%Y%m%d-%H%M%S"));
-    format!("{}{end}", name_before(&format!("{machine}-{volume}"), end.len(), MAX_FILE_NAME_BYTES))
+    let suffix = format!("-{}.{MARK}", now.strftime("%Y%m%d-%H%M%S"));
+    shortened_with(&format!("{machine}-{volume}"), &suffix, MAX_FILE_NAME_BYTES)
 }
 
 /// The file of the dump that a volume of the instance gets.

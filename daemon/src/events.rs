@@ -6,24 +6,37 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event as Stored;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
 use kube::runtime::events::{Event, EventType, Reporter};
-use kube::{Client, Resource};
+use kube::{Api, Client, Resource};
+use podvirt_api::names::limits::{MAX_OBJECT_NAME_BYTES, shortened_with};
 
 /// Longest message the API takes, in bytes (`note` of `events.k8s.io/v1`).
 const NOTE_BYTES: usize = 1024;
 /// Longest action the API takes, in bytes.
 const ACTION_BYTES: usize = 128;
 
+/// Longest name of an object of whose events kube makes the names, in bytes: it appends a point and a time.
+const RECORDED_NAME_MAX_BYTES: usize = MAX_OBJECT_NAME_BYTES - 17;
+
 /// Writes events in a daemon's name.
 #[derive(Clone)]
-pub struct Recorder(kube::runtime::events::Recorder);
+pub struct Recorder {
+    recorder: kube::runtime::events::Recorder,
+    client: Client,
+    reporter: Reporter,
+}
 
 impl Recorder {
     /// A recorder for the daemon `controller` (`virt-controller`), whose replica is `instance` (the pod's name).
     pub fn new(client: Client, controller: &str, instance: Option<String>) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance };
-        Self(kube::runtime::events::Recorder::new(client, reporter))
+        let recorder = kube::runtime::events::Recorder::new(client.clone(), reporter.clone());
+        Self { recorder, client, reporter }
     }
 
     /// Tells that something happened to `object` as it should.
@@ -45,7 +58,13 @@ impl Recorder {
             action: action(reason, message),
             secondary: None,
         };
-        if let Err(error) = self.0.publish(&event, object).await {
+        let name = object.name.as_deref().unwrap_or_default();
+        let published = if name.len() <= RECORDED_NAME_MAX_BYTES {
+            self.recorder.publish(&event, object).await
+        } else {
+            self.publish_shortened(event, object).await
+        };
+        if let Err(error) = published {
             tracing::warn!(
                 namespace = object.namespace,
                 name = object.name,
@@ -54,6 +73,46 @@ impl Recorder {
                 error = &error as &dyn std::error::Error,
                 "event not written"
             );
+        }
+    }
+}
+
+impl Recorder {
+    /// Tells of an object whose name is too long to be part of an event's. Repetitions are not counted: they have one name, and the first
+    /// event stays.
+    async fn publish_shortened(&self, event: Event, object: &ObjectReference) -> Result<(), kube::Error> {
+        let namespace = object.namespace.as_deref().unwrap_or("default");
+        let api: Api<Stored> = Api::namespaced(self.client.clone(), namespace);
+        match api.create(&PostParams::default(), &self.stored(event, object, Timestamp::now())).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            created => created.map(drop),
+        }
+    }
+
+    fn stored(&self, event: Event, object: &ObjectReference, now: Timestamp) -> Stored {
+        let mut hasher = DefaultHasher::new();
+        (&object.uid, &event.reason, &event.action).hash(&mut hasher);
+        let suffix = format!(".{:016x}", hasher.finish());
+        let name = object.name.as_deref().unwrap_or_default();
+        let instance = self.reporter.instance.clone().unwrap_or_else(|| self.reporter.controller.clone());
+        Stored {
+            metadata: ObjectMeta {
+                name: Some(shortened_with(name, &suffix, MAX_OBJECT_NAME_BYTES)),
+                namespace: object.namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            action: Some(event.action),
+            event_time: Some(MicroTime(now)),
+            note: event.note,
+            reason: Some(event.reason),
+            regarding: Some(object.clone()),
+            reporting_controller: Some(self.reporter.controller.clone()),
+            reporting_instance: Some(instance),
+            type_: Some(match event.type_ {
+                EventType::Normal => "Normal".into(),
+                EventType::Warning => "Warning".into(),
+            }),
+            ..Stored::default()
         }
     }
 }
@@ -89,6 +148,28 @@ mod tests {
         assert_ne!(first, action("CrashLoopBackOff", "the next one is in 40 s"));
         assert_eq!(action(&"x".repeat(200), "").len(), 128);
         assert!(action(&"ä".repeat(100), "").len() <= 128);
+    }
+
+    #[tokio::test]
+    async fn an_object_with_the_longest_name_has_events() {
+        for length in [1, RECORDED_NAME_MAX_BYTES, RECORDED_NAME_MAX_BYTES + 1, MAX_OBJECT_NAME_BYTES] {
+            let (client, asked) = crate::testing::recorded("ns", |_| None);
+            let recorder = Recorder::new(client, "virt-controller", None);
+            let name = "a".repeat(length);
+            let object = ObjectReference {
+                name: Some(name.clone()),
+                namespace: Some("ns".into()),
+                ..ObjectReference::default()
+            };
+            recorder.publish(&object, EventType::Warning, "FailedCreate", "no").await;
+            let asked = asked.lock().unwrap();
+            let (what, body) = asked.front().unwrap();
+            assert!(what.starts_with("POST /apis/events.k8s.io/v1/namespaces/ns/events"), "{what}");
+            let made = body["metadata"]["name"].as_str().unwrap();
+            assert!(made.len() <= MAX_OBJECT_NAME_BYTES && made.starts_with('a'), "{made}");
+            assert_eq!((&body["regarding"]["name"], &body["note"]), (&name.into(), &"no".into()));
+            assert_eq!((&body["reason"], &body["type"]), (&"FailedCreate".into(), &"Warning".into()));
+        }
     }
 
     #[test]

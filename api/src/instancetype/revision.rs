@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::names::label_value;
-use crate::names::limits::object_name;
+use crate::names::limits::{MAX_OBJECT_NAME_BYTES, shortened_with};
 use crate::v1::{self, VirtualMachine};
 
 use super::matcher::{Scope, Subject};
@@ -63,7 +63,8 @@ pub fn revision(vm: &VirtualMachine, subject: Subject, scope: Scope, object: &Va
     }
     let mut revision = ControllerRevision { data: Some(RawExtension(data)), ..ControllerRevision::default() };
     let metadata = &mut revision.metadata;
-    metadata.name = Some(object_name(&format!("{machine}-{name}-{VERSION}-{uid}-{generation}")));
+    let of_object = format!("-{VERSION}-{uid}-{generation}");
+    metadata.name = Some(shortened_with(&format!("{machine}-{name}"), &of_object, MAX_OBJECT_NAME_BYTES));
     metadata.namespace.clone_from(&vm.metadata.namespace);
     let labels = [
         (GENERATION_LABEL, generation.to_string()),
@@ -124,17 +125,41 @@ pub fn unlabelled(revision: &ControllerRevision, subject: Subject) -> Option<(Sc
 /// Whether a revision keeps an object of this name.
 pub fn is_of(revision: &ControllerRevision, name: &str) -> bool {
     let none = BTreeMap::new();
-    revision
-        .metadata
-        .labels
-        .as_ref()
-        .unwrap_or(&none)
-        .get(NAME_LABEL)
-        .is_some_and(|known| *known == label_value(name))
+    let name = label_value(name);
+    revision.metadata.labels.as_ref().unwrap_or(&none).get(NAME_LABEL).is_some_and(|known| *known == name)
 }
 
 /// Whether two revisions keep the same specification.
 pub fn is_same(a: &ControllerRevision, b: &ControllerRevision) -> bool {
     let spec = |revision: &ControllerRevision| revision.data.as_ref().map(|data| data.0["spec"].clone());
     spec(a).zip(spec(b)).is_some_and(|(a, b)| crate::admission::same(&a, &b))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_revision_of_long_names_is_one_that_kubernetes_takes_and_is_found_by_its_object() {
+        let vm: VirtualMachine = serde_json::from_value(json!({
+            "metadata": {"name": "m".repeat(253), "uid": "v1"}, "spec": {"template": {}},
+        }))
+        .unwrap();
+        let uid = "11111111-0000-4000-8000-000000000000";
+        for length in [5, 63, 64, 253] {
+            let name = "t".repeat(length);
+            let object =
+                |generation: i64| json!({"metadata": {"name": name, "uid": uid, "generation": generation}});
+            let made = revision(&vm, Subject::Instancetype, Scope::Namespace, &object(1));
+            let own = made.metadata.name.clone().unwrap();
+            assert!(own.len() <= MAX_OBJECT_NAME_BYTES && own.ends_with(&format!("-{uid}-1")), "{own}");
+            let labels = made.metadata.labels.as_ref().unwrap();
+            assert!(labels.values().all(|value| crate::validate::text::is_label_value(value)), "{labels:?}");
+            assert!(is_of(&made, &name) && !is_of(&made, "t"));
+            let next = revision(&vm, Subject::Instancetype, Scope::Namespace, &object(2));
+            assert_ne!(next.metadata.name, made.metadata.name);
+        }
+    }
 }

@@ -45,6 +45,11 @@ pub fn name_before(name: &str, suffix: usize, max: usize) -> String {
     shortened(name, max.saturating_sub(suffix))
 }
 
+/// `name` and `suffix` in at most `max` bytes, with as much of the name as there is room for.
+pub fn shortened_with(name: &str, suffix: &str, max: usize) -> String {
+    format!("{}{suffix}", name_before(name, suffix.len(), max))
+}
+
 /// `name` in at most `max` bytes, but no fewer than its hash has.
 pub fn shortened(name: &str, max: usize) -> String {
     if name.len() <= max {

@@ -30,8 +30,8 @@ pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 /// Finalizer on a VirtualMachineInstanceMigration: it stays until it has ended and its target pod is gone.
 pub const MIGRATION_FINALIZER: &str = "kubevirt.io/migrationJobFinalize";
 
-/// Longest label value (Kubernetes' rule for labels).
-const LABEL_VALUE_MAX: usize = 63;
+/// Longest label value (Kubernetes' rule for labels), in bytes.
+pub const LABEL_VALUE_MAX_BYTES: usize = 63;
 
 /// Start of the launcher pods' names; the API server adds five letters (`metadata.generateName`).
 pub fn launcher_generate_name(vmi: &str) -> String {
@@ -78,17 +78,28 @@ pub fn target_attachment_name(launcher_uid: &str) -> String {
     attachment_name(launcher_uid, [])
 }
 
+/// Longest name of a domain in libvirt, in bytes: it is part of the names of files, the longest of which is `NAME-swtpm.log.1`.
+const DOMAIN_NAME_MAX_BYTES: usize = 240;
+
+/// Name of a machine's domain in libvirt: namespace and name, as upstream has it.
+pub fn domain_name(namespace: &str, machine: &str) -> String {
+    limits::shortened(&format!("{namespace}_{machine}"), DOMAIN_NAME_MAX_BYTES)
+}
+
+/// So many hexadecimal digits of a name's SHA-1.
+fn digits_of(name: &str, count: usize) -> String {
+    Sha1::digest(name.as_bytes()).iter().take(count / 2).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The name of a machine as a label's value: where it is too long, its beginning and eight digits of its SHA-1, as upstream
 /// and its virtctl make it. Two machines have two values.
 pub fn label_value(name: &str) -> String {
     const DIGITS: usize = 8;
-    if name.len() <= LABEL_VALUE_MAX {
+    if name.len() <= LABEL_VALUE_MAX_BYTES {
         return name.to_owned();
     }
-    let begin: String = name.chars().take(LABEL_VALUE_MAX - DIGITS - 1).collect();
-    let hash = Sha1::digest(name.as_bytes());
-    let digits: String = hash.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
-    format!("{begin}-{digits}")
+    let begin: String = name.chars().take(LABEL_VALUE_MAX_BYTES - DIGITS - 1).collect();
+    format!("{begin}-{}", digits_of(name, DIGITS))
 }
 
 /// Group of the API that virt-api serves itself.
@@ -148,6 +159,36 @@ mod tests {
         assert!(attachment_name(first, ["data"]).starts_with(begin));
         for name in [attachment_name(first, ["data"]), first_use_name(first, "data")] {
             assert!(name.len() <= HOSTNAME_MAX, "{name}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_made_of_a_users_name_has_room_for_it(
+            name in "([a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?[.]){0,12}[a-z0-9]{1,40}",
+            volume in "[a-z0-9]{1,63}",
+            namespace in "[a-z0-9]{1,63}",
+        ) {
+            let name = &name[..name.len().min(limits::MAX_OBJECT_NAME_BYTES)];
+            let is_object = |name: &str| name.len() <= limits::MAX_OBJECT_NAME_BYTES
+                && name.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b == b'-' || b.is_ascii_alphanumeric())
+                    && !part.starts_with('-') && !part.ends_with('-'));
+            let name = name.trim_end_matches(['-', '.']);
+            for suffix in ["-0", "-v1beta1-11111111-0000-4000-8000-000000000000-9223372036854775807", ".18c0d7a2b3f4e5a6"] {
+                let made = limits::shortened_with(name, suffix, limits::MAX_OBJECT_NAME_BYTES);
+                proptest::prop_assert!(is_object(&made), "{}", made);
+                proptest::prop_assert_ne!(made, limits::shortened_with(&format!("{name}x"), suffix, limits::MAX_OBJECT_NAME_BYTES));
+            }
+            for container in [pod::container_disk(&volume), pod::virtiofs(&volume)] {
+                proptest::prop_assert!(crate::validate::text::is_dns_label(&container), "{}", container);
+            }
+            let domain = domain_name(&namespace, name);
+            proptest::prop_assert!(format!("{domain}.xml.new").len() <= limits::MAX_FILE_NAME_BYTES);
+            proptest::prop_assert!(format!("{domain}-swtpm.log.1").len() <= limits::MAX_FILE_NAME_BYTES);
+            proptest::prop_assert!(crate::validate::text::is_label_value(&label_value(name)));
+            let now = jiff::Timestamp::from_second(1_800_000_000).unwrap();
+            let dump = crate::memory_dump::file_name(name, &volume, now);
+            proptest::prop_assert!(dump.len() <= limits::MAX_FILE_NAME_BYTES, "{}", dump);
         }
     }
 

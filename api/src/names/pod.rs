@@ -24,12 +24,12 @@ pub const KERNEL_BOOT: &str = "kernel-boot-volume";
 
 /// Native sidecar that holds the containerDisk of a volume.
 pub fn container_disk(volume: &str) -> String {
-    format!("volume{volume}")
+    super::limits::shortened(&format!("volume{volume}"), super::limits::MAX_HOST_NAME_BYTES)
 }
 
 /// Container that serves the file system of a volume; upstream's name.
 pub fn virtiofs(volume: &str) -> String {
-    format!("virtiofs-{volume}")
+    super::limits::shortened(&format!("virtiofs-{volume}"), super::limits::MAX_HOST_NAME_BYTES)
 }
 
 /// Container of a machine's hook sidecar, by its place in the list.

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
-use podvirt_api::names::event;
 use podvirt_api::names::label::MIGRATION_NAME;
+use podvirt_api::names::{event, label_value};
 use podvirt_api::state::PERSISTENT_STATE_FOR;
 use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
 
@@ -37,7 +37,7 @@ pub(super) async fn carry_out(migration: &Migration, action: Action, shared: &Sh
         }
         Action::KeepClaim { name, uid, machine } => {
             let api: Api<PersistentVolumeClaim> = Api::namespaced(client, &namespace);
-            let labels = json!({PERSISTENT_STATE_FOR: machine, MIGRATION_NAME: null});
+            let labels = json!({PERSISTENT_STATE_FOR: label_value(&machine), MIGRATION_NAME: null});
             let body = json!({"metadata": {"uid": uid, "labels": labels}});
             match api.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await {
                 Ok(_) => Ok(()),

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use k8s_openapi::api::core::v1::LocalObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
-use podvirt_api::names::label;
+use podvirt_api::names::limits::{self, MAX_OBJECT_NAME_BYTES};
+use podvirt_api::names::{self, label};
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineInstanceSpec, VirtualMachinePool as Pool, VirtualMachineSpec, Volume,
 };
@@ -13,10 +14,14 @@ use podvirt_api::v1::{
 use super::choose::index_of;
 use super::revision;
 
+/// Bytes that are left for the number in a VM's name, and for the hyphen before it.
+const INDEX_MAX_BYTES: usize = 11;
+
 /// The names of `count` new VMs: the pool's name and the lowest numbers that no VM of the namespace has.
 pub(super) fn new_names(pool: &Pool, count: usize, taken: &HashSet<String>) -> Vec<String> {
     let pool = pool.name_any();
-    let names = (0..).map(|index: usize| format!("{pool}-{index}"));
+    let base = limits::shortened(&pool, MAX_OBJECT_NAME_BYTES - INDEX_MAX_BYTES);
+    let names = (0..).map(|index: usize| format!("{base}-{index}"));
     names.filter(|name| !taken.contains(name)).take(count).collect()
 }
 
@@ -73,13 +78,13 @@ fn number_data_volumes(spec: &mut VirtualMachineSpec, suffix: &str) {
     for metadata in spec.data_volume_templates.iter_mut().filter_map(|template| template.metadata.as_mut()) {
         let name = metadata.name.get_or_insert_default();
         renamed.insert(name.clone());
-        name.push_str(suffix);
+        *name = limits::shortened_with(name, suffix, MAX_OBJECT_NAME_BYTES);
     }
     for volume in instance_mut(spec).into_iter().flat_map(|spec| &mut spec.volumes) {
         let claim = volume.persistent_volume_claim.as_mut().map(|claim| &mut claim.claim_name);
         let data = volume.data_volume.as_mut().map(|data| &mut data.name);
         for name in claim.into_iter().chain(data).filter(|name| renamed.contains(*name)) {
-            name.push_str(suffix);
+            *name = limits::shortened_with(name, suffix, MAX_OBJECT_NAME_BYTES);
         }
     }
 }

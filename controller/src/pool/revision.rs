@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Resource, ResourceExt};
-use podvirt_api::names::label;
+use podvirt_api::names::{self, label};
 use podvirt_api::v1::{VirtualMachinePool as Pool, VirtualMachinePoolSpec};
 use serde::Deserialize as _;
 
@@ -101,9 +101,10 @@ impl Known {
     }
 }
 
-/// Name of the revision of the pool as it is, as upstream has it.
+/// Name of the revision of the pool as it is, as upstream has it. It is the value of a label as well, which has less room than a name.
 pub(super) fn name(pool: &Pool) -> String {
-    format!("{}-{}", pool.name_any(), pool.metadata.generation.unwrap_or_default())
+    let generation = format!("-{}", pool.metadata.generation.unwrap_or_default());
+    names::limits::shortened_with(&pool.name_any(), &generation, names::LABEL_VALUE_MAX_BYTES)
 }
 
 /// The revision of the pool as it is.

@@ -474,3 +474,22 @@ fn a_change_of_a_vm_wakes_the_pool_that_controls_it() {
     assert_eq!(woken(None), 2, "whose it was is not known");
     assert!(concerned(&pools, "else", None).is_empty());
 }
+
+#[test]
+fn a_pool_of_the_longest_name_has_machines_and_revisions_that_kubernetes_takes() {
+    for length in [3, 60, 72, 242, 253] {
+        let template = json!({"spec": {"virtualMachineTemplate": {"spec": {"dataVolumeTemplates": [
+            {"metadata": {"name": "d".repeat(length)}, "spec": {}}]}}}});
+        let mut pool = pool(&template);
+        pool.metadata.name = Some("p".repeat(length));
+        let names = machine::new_names(&pool, 12, &Default::default());
+        for (index, name) in names.iter().enumerate() {
+            let vm = machine::render(&pool, name);
+            assert!(name.len() <= 253 && choose::index_of(&vm) == index, "{name}");
+            let revision = &vm.metadata.labels.as_ref().unwrap()["kubevirt.io/vm-pool-revision-name"];
+            assert!(*revision == revision::name(&pool) && revision.len() <= 63, "{revision}");
+            let data = vm.spec.data_volume_templates[0].metadata.as_ref().unwrap().name.as_ref().unwrap();
+            assert!(data.len() <= 253 && data.ends_with(&format!("-{index}")), "{data}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt};
 use podvirt_api::cdi::DataVolume;
-use podvirt_api::names::label;
+use podvirt_api::names::{label, label_value};
 use podvirt_api::snapshot::OWNED_BY_MACHINE;
 use podvirt_api::state::PERSISTENT_STATE_FOR;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineRestore as Restore};
@@ -91,7 +91,7 @@ async fn own_state(context: &Context, restore: &Restore, vm: &VirtualMachine) ->
     let volume = backend::volume_name(&machine);
     let Some(to) = restore.status.restores.iter().find(|to| to.volume_name == volume) else { return Ok(()) };
     let (api, name) = (claims(context, restore), &to.persistent_volume_claim);
-    let change = json!({"metadata": {"labels": { PERSISTENT_STATE_FOR: machine }}});
+    let change = json!({"metadata": {"labels": { PERSISTENT_STATE_FOR: label_value(&machine) }}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
     let others = backend::labelled(&namespace, &machine, &context.storage);
     for other in others.filter(|claim| claim.metadata.name.as_ref() != Some(name)) {

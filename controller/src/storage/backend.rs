@@ -22,7 +22,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podvirt_api::backup;
 use podvirt_api::names::condition::reason;
-use podvirt_api::names::{label, short_name};
+use podvirt_api::names::{label, label_value, short_name};
 use podvirt_api::quantity::binary_text;
 use podvirt_api::state::{self, PERSISTENT_STATE_FOR};
 use podvirt_api::v1::{
@@ -79,7 +79,8 @@ pub fn look(vmi: &VirtualMachineInstance, storage: &Storage, config: &KubeVirtCo
             Ok(class) => {
                 let mode = mode(&class, storage, config);
                 let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
-                let label = (PERSISTENT_STATE_FOR, vmi.metadata.name.clone().unwrap_or_default());
+                let label =
+                    (PERSISTENT_STATE_FOR, label_value(vmi.metadata.name.as_deref().unwrap_or_default()));
                 Backend::Missing(Box::new(make(vmi, uid, label, (class, mode), size(vmi, storage))))
             }
             Err(message) => Backend::Waits(None, reason::FAILED_BACKEND_STORAGE_CREATE, message.into()),
@@ -137,7 +138,7 @@ pub fn labelled(
     machine: &str,
     storage: &Storage,
 ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<> {
-    storage.claims.with_text(namespace, machine, state_of).into_iter()
+    storage.claims.with_text(namespace, &label_value(machine), state_of).into_iter()
 }
 
 /// The machine whose state is on a claim, by the claim's label.
@@ -170,7 +171,8 @@ pub fn for_target(
     let class = class(storage, config)?;
     let mode = if is_shared(source) { READ_WRITE_MANY } else { READ_WRITE_ONCE };
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();
-    let label = (label::MIGRATION_NAME, migration.metadata.name.clone().unwrap_or_default());
+    let name = migration.metadata.name.as_deref().unwrap_or_default();
+    let label = (label::MIGRATION_NAME, label_value(name));
     Ok(make(vmi, uid, label, (class, mode), size(vmi, storage)))
 }
 

@@ -10,7 +10,7 @@
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use podvirt_api::names::path;
+use podvirt_api::names::{domain_name, path};
 use podvirt_api::plugin::Joint;
 use podvirt_api::v1::{Interface, Port, Probe, VirtualMachineInstance};
 
@@ -114,7 +114,7 @@ fn of_agent(
     let mut command = vec![
         VIRT_PROBE.to_owned(),
         "--domainName".into(),
-        format!("{}_{}", text(&metadata.namespace), text(&metadata.name)),
+        domain_name(&text(&metadata.namespace), &text(&metadata.name)),
         "--timeoutSeconds".into(),
         timeout.to_string(),
     ];

@@ -66,9 +66,9 @@ pub enum ConvertError {
     Path(String),
 }
 
-/// The domain's name in libvirt: namespace and name, as upstream has it.
+/// The domain's name in libvirt.
 pub fn domain_name(vmi: &VirtualMachineInstance) -> String {
-    format!("{}_{}", vmi.namespace(), vmi.metadata.name)
+    podvirt_api::names::domain_name(vmi.namespace(), &vmi.metadata.name)
 }
 
 /// The domain of `vmi`, a manifest with defaults that was found valid.
