@@ -23,6 +23,10 @@
 //! node. A volume that the machine still has, by the phases above, keeps its attachment pod. A claim that is not usable yet is
 //! left out, so that it delays no other volume.
 //!
+//! An attachment pod that starts is let finish, and serves its volumes, while others are added: the next one has all that came
+//! meanwhile. However fast volumes come, each waits for two starts of a pod at most. One that does not start within
+//! [`START_LIMIT`], or says why it cannot, is replaced.
+//!
 //! **Claims whose storage waits for a first user** (`WaitForFirstConsumer`, or a DataVolume that does) get one: a pod that mounts the
 //! claim on the machine's node and ends.
 //!
@@ -44,7 +48,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::attachment::Attached;
 use podvirt_api::memory_dump;
@@ -66,6 +70,9 @@ use crate::template::{self, Images, claims_of, volumes_of};
 
 /// When to look again at an attachment pod that is not ready, so that its trouble is told.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// How long an attachment pod may start while volumes wait that it does not have.
+const START_LIMIT: SignedDuration = SignedDuration::from_secs(120);
 
 /// Reason of a volume's phase that follows the claim's (upstream's word, also of a claim that is bound).
 const CLAIM_NOT_READY: &str = "PVCNotReady";
@@ -196,7 +203,7 @@ pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut 
             let own: Vec<&Arc<Pod>> =
                 seen.attachments.iter().filter(|pod| observe::controls(launcher, pod)).collect();
             let runs = current.is_some_and(|current| observe::uid(current) == observe::uid(launcher));
-            keep(seen, launcher, &own, if runs { &here } else { &there }, runs, decision);
+            keep(seen, launcher, &own, if runs { &here } else { &there }, runs, decision, now);
         }
     }
     let own: Vec<&Arc<Pod>> = seen
@@ -216,15 +223,20 @@ fn keep(
     usable: &[Attached],
     runs: bool,
     decision: &mut Decision,
+    now: Timestamp,
 ) {
     let Some(node) = observe::node(launcher).filter(|_| observe::compute_runs(launcher)) else { return };
     let images = seen.settings.images(seen.launcher_image, seen.limits);
     first_uses(seen, (launcher, node), own, &images, runs, decision);
-    let own: Vec<_> = own.iter().filter(|pod| !observe::is_consumer(pod)).collect();
-    let living = || own.iter().filter(|pod| !observe::is_terminating(pod));
-    let has_these = |pod: &Pod| has_these(seen.vmi, pod, usable);
-    let wanted = living().find(|pod| has_these(pod));
-    if wanted.is_none() && !usable.is_empty() {
+    let own: Vec<&Pod> = own.iter().filter(|pod| !observe::is_consumer(pod)).map(AsRef::as_ref).collect();
+    let Holders { wanted, starting, serving } = Holders::of(seen.vmi, &own, usable, now);
+    // A target's attachment pods have one name.
+    let starting = starting.filter(|_| runs);
+    let waits = wanted.is_none() && starting.is_some();
+    if waits {
+        decision.look_again = Some(decision.look_again.map_or(LOOK, |known| known.min(LOOK)));
+    }
+    if wanted.is_none() && !waits && !usable.is_empty() {
         match template::attachment_pod(
             &decision.vmi,
             launcher,
@@ -246,14 +258,69 @@ fn keep(
             Err(error) => decision.warn(event::FAILED_CREATE, format!("attachment pod: {error}")),
         }
     }
-    let is_ready = wanted.is_some_and(|pod| observe::is_ready(pod));
+    let is =
+        |pod: &Pod, other: Option<&Pod>| other.is_some_and(|other| observe::uid(other) == observe::uid(pod));
     let in_use = |name: &str| runs && told_of(&decision.vmi, name).is_some_and(is_in_use);
-    let stays = |name: &str| usable.iter().any(|volume| volume.name == name);
+    let serving = serving.filter(|pod| runs || is(pod, wanted));
+    let is_served = |name: &str| serving.is_some_and(|pod| volumes_of(pod).any(|one| one == name));
     // What the machine has in use stays on the node until the next pod has it, or the machine has let go of it.
-    let kept = |pod: &Pod| volumes_of(pod).any(|name| in_use(name) && !(stays(name) && is_ready));
-    let superfluous = living().filter(|pod| !has_these(pod) && !kept(pod)).map(|pod| delete(pod));
-    let superfluous: Vec<Action> = superfluous.collect();
+    let kept = |pod: &Pod| {
+        [wanted, starting, serving].into_iter().any(|needed| is(pod, needed))
+            || volumes_of(pod).any(|name| in_use(name) && !is_served(name))
+    };
+    let superfluous = own.iter().filter(|pod| !observe::is_terminating(pod) && !kept(pod));
+    let superfluous: Vec<Action> = superfluous.map(|pod| delete(pod)).collect();
     decision.actions.extend(superfluous);
+}
+
+/// The attachment pods of a launcher pod that are of use.
+struct Holders<'a> {
+    /// Has all claims that are usable, and no others.
+    wanted: Option<&'a Pod>,
+    /// Is not ready yet, and has nothing but such claims.
+    starting: Option<&'a Pod>,
+    /// Is ready, and has nothing but such claims: the most of them.
+    serving: Option<&'a Pod>,
+}
+
+impl<'a> Holders<'a> {
+    fn of(vmi: &VirtualMachineInstance, own: &[&'a Pod], usable: &[Attached], now: Timestamp) -> Self {
+        let parts = || {
+            let living = own.iter().filter(|pod| !observe::is_terminating(pod) && !observe::is_done(pod));
+            living.copied().filter(|pod| is_part(vmi, pod, usable))
+        };
+        Holders {
+            wanted: own
+                .iter()
+                .copied()
+                .find(|pod| !observe::is_terminating(pod) && has_these(vmi, pod, usable)),
+            starting: parts().find(|pod| !observe::is_ready(pod) && !is_late(pod, now)),
+            serving: parts().filter(|pod| observe::is_ready(pod)).max_by_key(|pod| volumes_of(pod).count()),
+        }
+    }
+
+    /// The pod that a volume is to be taken from: one that is ready, or that is to be.
+    fn of_volume(&self, name: &str) -> Option<&'a Pod> {
+        let ready = |pod: &&Pod| observe::is_ready(pod);
+        let in_order = [self.wanted.filter(ready), self.serving, self.wanted, self.starting];
+        in_order.into_iter().flatten().find(|pod| volumes_of(pod).any(|one| one == name))
+    }
+}
+
+/// Whether an attachment pod has claims of these volumes and no others.
+fn is_part(vmi: &VirtualMachineInstance, pod: &Pod, volumes: &[Attached]) -> bool {
+    let moves = |name: &str| plugged(vmi).any(|volume| volume.name == name && moving(vmi, &volume).is_some());
+    claims_of(pod).all(|(name, claim)| {
+        let mut volumes = volumes.iter().filter(|volume| volume.name == name);
+        volumes.any(|volume| !moves(name) || volume.claim.claim_name.as_deref() == Some(claim))
+    })
+}
+
+/// Whether an attachment pod does not start, or takes longer than others can wait for.
+fn is_late(pod: &Pod, now: Timestamp) -> bool {
+    let unscheduled = observe::condition(pod, conditions::POD_SCHEDULED).is_some_and(|c| c.status == FALSE);
+    let made = pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    unscheduled || observe::waiting(pod, now).is_some() || now.duration_since(made) >= START_LIMIT
 }
 
 /// Whether an attachment pod has the claims of these volumes and no others. A target's attachment pod that was made before a volume began
@@ -329,12 +396,11 @@ fn tell(
 ) {
     let own: Vec<&Pod> = own.iter().filter(|pod| !observe::is_consumer(pod)).map(AsRef::as_ref).collect();
     let names: Vec<String> = plugged(seen.vmi).map(|volume| volume.name.clone()).collect();
-    let has_these = |pod: &Pod| has_these(seen.vmi, pod, usable);
-    let wanted = own.iter().find(|pod| !observe::is_terminating(pod) && has_these(pod)).copied();
+    let holders = Holders::of(seen.vmi, &own, usable, now);
     let mut all = std::mem::take(&mut decision.vmi.status.volume_status);
     for status in &mut all {
         if names.contains(&status.name) {
-            let holder = wanted.filter(|pod| volumes_of(pod).any(|name| name == status.name));
+            let holder = holders.of_volume(&status.name);
             let note = present(seen, status, holder, now);
             decision.notes.extend(note);
             if holder.is_some_and(|pod| !observe::is_ready(pod)) {
@@ -354,7 +420,7 @@ fn tell(
     decision.vmi.status.volume_status = all;
 }
 
-/// A volume of the specification. `holder`: the attachment pod that has its claim, with all others that are usable.
+/// A volume of the specification. `holder`: the attachment pod that has its claim.
 fn present(
     seen: &Observed<'_>,
     status: &mut VolumeStatus,

@@ -131,6 +131,104 @@ fn a_pod_is_replaced_once_the_next_one_is_ready_and_the_machine_keeps_what_it_ha
     assert_eq!(told(&there), ["a Ready y", "b AttachedToNode y"]);
 }
 
+/// A machine that gets a volume each second, whose pods take `start` seconds to be ready, in virtual time. Seconds until each volume was
+/// attached, and the most attachment pods that there were at a time.
+fn stream(count: usize, start: i64) -> (Vec<i64>, usize) {
+    let names: Vec<String> = (0..count).map(|n| format!("v{n:02}")).collect();
+    let (pods, settings) = ([running(json!({}))], Settings::default());
+    let mut told = json!([]);
+    let mut there: Vec<(i64, Arc<Pod>)> = Vec::new();
+    let mut attached = std::collections::BTreeMap::new();
+    let (mut most, mut made) = (0, 0);
+    for second in 0..600 {
+        let now = now() + jiff::SignedDuration::from_secs(second);
+        let come = names.len().min(usize::try_from(second).unwrap() + 1);
+        let volumes: Vec<&str> = names[..come].iter().map(String::as_str).collect();
+        for (born, pod) in &mut there {
+            let ready = if second - *born >= start { "True" } else { "False" };
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            Arc::make_mut(pod).status.as_mut().unwrap().conditions =
+                serde_json::from_value(conditions).unwrap();
+        }
+        let vmi = plugged(&volumes, told);
+        let attachments: Vec<_> = there.iter().map(|(_, pod)| pod.clone()).collect();
+        let claims = bound(&volumes);
+        let seen = Observed {
+            pods: &pods,
+            attachments: &attachments,
+            claims_told: Some(&claims),
+            ..Observed::alone(&vmi, &settings, "launcher:1")
+        };
+        let decision = decide(&seen, now);
+        for action in decision.actions {
+            match action {
+                Action::Create(pod) => {
+                    let volumes: Vec<&str> = volumes_of(&pod).collect();
+                    made += 1;
+                    let mut pod = attachment("p1", &format!("a{made}"), &volumes, false);
+                    Arc::make_mut(&mut pod).metadata.creation_timestamp =
+                        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+                    there.push((second, pod));
+                }
+                Action::Delete { uid, .. } => there.retain(|(_, pod)| observe::uid(pod) != uid),
+                _ => {}
+            }
+        }
+        most = most.max(there.len());
+        // virt-handler plugs what is attached.
+        let mut status = decision.vmi.status.volume_status;
+        for volume in &mut status {
+            if volume.hotplug_volume.as_ref().is_some_and(|hotplug| hotplug.attach_pod_uid.is_some()) {
+                volume.phase = Some("Ready".into());
+                attached.entry(volume.name.clone()).or_insert(second);
+            }
+        }
+        told = serde_json::to_value(status).unwrap();
+        if attached.len() == count && there.len() == 1 {
+            let waited = names.iter().enumerate().map(|(n, name)| attached[name] - i64::try_from(n).unwrap());
+            return (waited.collect(), most);
+        }
+    }
+    panic!("not all volumes are attached: {attached:?}; pods: {}", there.len());
+}
+
+#[test]
+fn a_stream_of_volumes_starves_none_of_them_and_leaves_no_pods() {
+    for start in [2, 3, 20] {
+        let (waited, most) = stream(40, start);
+        // Each waits for the pod that starts when it comes, and for its own.
+        assert!(waited.iter().all(|seconds| *seconds <= 2 * start + 2), "{start}: {waited:?}");
+        assert!(most <= 3, "{start}: {most} pods");
+    }
+}
+
+#[test]
+fn a_pod_that_does_not_start_is_not_waited_for() {
+    let pods = [running(json!({}))];
+    let vmi = plugged(&["a", "b"], json!([]));
+    let made = |more: Value| {
+        let mut starts = serde_json::to_value(&*attachment("p1", "x", &["a"], false)).unwrap();
+        json_patch::merge(&mut starts, &more);
+        let attachments = [Arc::new(serde_json::from_value(starts).unwrap())];
+        done(
+            &Scene {
+                vmi: &vmi,
+                pods: &pods,
+                attachments: &attachments,
+                told: bound(&["a", "b"]),
+                problems: &[],
+            }
+            .see(),
+        )
+    };
+    assert_eq!(made(json!({})), (vec![], vec![]), "it starts");
+    let next = || (vec![(attachment_name("p1", ["a", "b"]), "a b".to_owned())], vec!["x".to_owned()]);
+    let nowhere = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    assert_eq!(made(json!({"status": {"conditions": [nowhere]}})), next());
+    assert_eq!(made(json!({"metadata": {"creationTimestamp": "2026-01-01T11:58:00Z"}})), next());
+    assert_eq!(made(json!({"metadata": {"creationTimestamp": "2026-01-01T11:58:01Z"}})), (vec![], vec![]));
+}
+
 #[test]
 fn a_removed_volume_keeps_its_pod_until_the_launcher_has_closed_its_disk() {
     let pods = [running(json!({}))];
