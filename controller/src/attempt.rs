@@ -179,6 +179,7 @@ impl Attempts {
     /// Tells that the last one for `object` failed, and says when to make the next.
     pub(crate) fn failed(&self, object: &impl ResourceExt, error: &impl Failure) -> Requeue {
         let delay = self.backoff.failed(object.uid().unwrap_or_default());
+        let delay = error.longest_retry().map_or(delay, |longest| delay.min(longest));
         tracing::warn!(
             controller = self.controller,
             namespace = object.namespace(),
@@ -194,5 +195,29 @@ impl Attempts {
     /// Forgets an object that is gone.
     pub(crate) fn forget(&self, uid: &String) {
         self.backoff.forget(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use podvirt_daemon::testing::failure;
+
+    use super::*;
+    use crate::vmi::controller::Error;
+
+    #[test]
+    fn what_a_quota_forbids_is_tried_again_soon_however_often_it_failed() {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("u".into());
+        for (code, reason, longest) in [(403, "Forbidden", 30), (500, "InternalError", 300)] {
+            let attempts = Attempts::new("test", Metrics::new(&mut Default::default()));
+            let status = serde_json::from_value(failure(code, reason, "exceeded quota").1).unwrap();
+            let source = kube::Error::Api(Box::new(status));
+            let error = Error::Create { name: "p".into(), source };
+            let delays: Vec<Requeue> = (0..20).map(|_| attempts.failed(&pod, &error)).collect();
+            assert_eq!(delays.last(), Some(&Requeue::requeue(Duration::from_secs(longest))), "{code}");
+            assert_eq!(delays[0], Requeue::requeue(Duration::from_millis(100)));
+        }
     }
 }

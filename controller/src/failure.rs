@@ -1,5 +1,7 @@
 //! Why an attempt to bring an object where it belongs fails: what most controllers have in common.
 
+use std::time::Duration;
+
 use kube::runtime::reflector::store::WriterDropped;
 use podvirt_daemon::patch;
 
@@ -9,6 +11,19 @@ use crate::attachments::reason_of;
 pub(crate) trait Failure: std::error::Error + 'static {
     /// What failed, for the metric's label `result`.
     fn label(&self) -> &'static str;
+
+    /// The longest time until the next attempt, where what hinders it may go without a word of it.
+    fn longest_retry(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The longest time until an attempt that the API server has forbidden is made again: a quota may be raised meanwhile.
+const FORBIDDEN_RETRY: Duration = Duration::from_secs(30);
+
+/// [`Failure::longest_retry`] of what the API server has answered.
+pub(crate) fn retry_of(error: &kube::Error) -> Option<Duration> {
+    matches!(error, kube::Error::Api(status) if status.is_forbidden()).then_some(FORBIDDEN_RETRY)
 }
 
 /// An attempt failed; it is made again, later each time.

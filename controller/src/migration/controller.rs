@@ -33,7 +33,7 @@ use super::policy;
 use super::queue::Queue;
 use super::status::phase;
 use crate::attempt::{self, Attempts, Keeper};
-use crate::failure::Failure;
+use crate::failure::{Failure, retry_of};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::storage::Storage;
@@ -105,6 +105,13 @@ impl Failure for Error {
             Self::Create { .. } | Self::Taken(_) => "create",
             Self::Delete { .. } => "delete",
             Self::Read { .. } | Self::Policies(_) | Self::Limits(_) | Self::Attachments(_) => "read",
+        }
+    }
+
+    fn longest_retry(&self) -> Option<Duration> {
+        match self {
+            Self::Create { source, .. } => retry_of(source),
+            _ => None,
         }
     }
 }

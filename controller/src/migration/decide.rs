@@ -35,6 +35,8 @@ pub const PENDING_LIMIT: Duration = Duration::from_secs(900);
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Condition: no node fits the target pod. podvirt's own.
 pub(super) const UNSCHEDULABLE: &str = "targetPodUnschedulable";
+/// Condition: the target's pod, or that of its plugged volumes, does not start. podvirt's own.
+pub(super) const NOT_STARTING: &str = "targetPodNotStarting";
 /// Condition: post-copy was allowed and is not done. podvirt's own.
 pub(super) const RESTRICTED: &str = "migrationRestricted";
 
@@ -326,7 +328,9 @@ fn scheduling(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
         return;
     }
     if observe::node(pod).is_some() && observe::compute_runs(pod) {
-        remove(&mut decision.migration.status, &ConditionType::from(UNSCHEDULABLE));
+        for kind in [UNSCHEDULABLE, NOT_STARTING] {
+            remove(&mut decision.migration.status, &ConditionType::from(kind));
+        }
         set_phase(&mut decision.migration.status, Phase::Scheduled, now);
         return;
     }
@@ -355,10 +359,10 @@ fn scheduling(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
         }
         None => {
             remove(&mut decision.migration.status, &ConditionType::from(UNSCHEDULABLE));
-            let held_up = observe::waiting(pod, now);
+            let why = not_starting(pod, decision, now);
             (
                 limit(annotation::PENDING_SECONDS, PENDING_LIMIT),
-                held_up.map_or_else(|| "the target pod does not start".into(), |t| t.message),
+                why.unwrap_or_else(|| "the target pod does not start".into()),
             )
         }
     };
@@ -369,6 +373,29 @@ fn scheduling(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
     } else {
         decision.look_in(left);
     }
+}
+
+/// Why a pod at the target does not start, once that lasts, which a condition and an event say.
+fn not_starting(pod: &Pod, decision: &mut Decision, now: Timestamp) -> Option<String> {
+    let kind = ConditionType::from(NOT_STARTING);
+    let trouble = match observe::waiting(pod, now).map(Ok).or_else(|| observe::begins(pod, now)) {
+        Some(Ok(trouble)) => trouble,
+        begins => {
+            if let Some(Err(left)) = begins {
+                decision.look_in(left);
+            }
+            remove(&mut decision.migration.status, &kind);
+            return None;
+        }
+    };
+    let status = &mut decision.migration.status;
+    if !status.conditions.iter().any(|c| c.r#type == kind && c.reason.as_ref() == Some(&trouble.reason)) {
+        remove(status, &kind);
+    }
+    if set_true(status, &kind, &trouble.reason, &trouble.message, now) {
+        decision.note(true, &trouble.reason, &trouble.message);
+    }
+    Some(trouble.message)
 }
 
 /// Why a target pod cannot take the machine any more.
@@ -435,12 +462,14 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         Ok(attachment) => attachment,
         Err(why) => {
             let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            let told = seen.attachment.and_then(|attachment| not_starting(attachment, decision, now));
             if age(made, now) >= PENDING_LIMIT {
-                decision.fail(&why, now);
+                decision.fail(&told.map_or(why.clone(), |told| format!("{why}: {told}")), now);
             }
             return;
         }
     };
+    remove(&mut decision.migration.status, &ConditionType::from(NOT_STARTING));
     let Some(way) = seen.way else { return };
     let mut configuration = way.configuration.clone();
     if configuration.allow_post_copy == Some(true) {

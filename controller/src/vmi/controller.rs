@@ -37,7 +37,7 @@ use super::{act, backup_hooks};
 use crate::attempt::{self, Attempts, Keeper};
 use crate::data::DataVolumes;
 use crate::expectations::Expectations;
-use crate::failure::Failure;
+use crate::failure::{Failure, retry_of};
 use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
@@ -119,6 +119,13 @@ impl Failure for Error {
             Self::Claims(_) => "claims",
             Self::Limits(_) => "limits",
             Self::Attachments(_) => "networks",
+        }
+    }
+
+    fn longest_retry(&self) -> Option<Duration> {
+        match self {
+            Self::Create { source, .. } => retry_of(source),
+            _ => None,
         }
     }
 }

@@ -315,6 +315,32 @@ fn a_target_pod_that_does_not_run_in_time_ends_the_migration() {
 }
 
 #[test]
+fn a_target_pod_that_waits_for_a_volume_is_told_with_what_it_waits_for() {
+    let (scheduling, vmi) = (migration("Scheduling", json!({})), machine(json!({})));
+    let waits = |seconds: u64| {
+        pod(json!({
+            "spec": {"nodeName": "n2", "volumes": [{"name": "keys", "projected": {"sources": [{"secret": {"name": "keys-of-web"}}]}}]},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": ago(seconds)}]},
+        }))
+    };
+    let decision = look(&scheduling, &vmi, Some(&waits(14)));
+    assert_eq!((decision.notes.len(), decision.look_again), (0, Some(Duration::from_secs(1))));
+    let decision = look(&scheduling, &vmi, Some(&waits(15)));
+    assert_eq!((phase(&decision), told(&decision)), ("Scheduling", vec!["ContainerCreating"]));
+    let [condition] = &decision.migration.status.conditions[..] else { panic!() };
+    assert_eq!((condition.r#type.as_str(), condition.status.as_str()), ("targetPodNotStarting", "True"));
+    assert!(condition.message.as_deref().unwrap().contains("Secret keys-of-web"), "{condition:?}");
+    let pulls = pod(
+        json!({"spec": {"nodeName": "n2"}, "status": {"containerStatuses": [{"name": "compute", "image": "i",
+        "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull", "message": "no"}}}]}}),
+    );
+    let other = look(&decision.migration, &vmi, Some(&pulls));
+    assert_eq!((told(&other), other.migration.status.conditions.len()), (vec!["ErrImagePull"], 1));
+    let runs = look(&decision.migration, &vmi, Some(&running()));
+    assert_eq!((phase(&runs), runs.migration.status.conditions.len()), ("Scheduled", 0));
+}
+
+#[test]
 fn one_write_of_the_machine_hands_it_to_the_nodes() {
     let (scheduled, target) = (migration("Scheduled", json!({})), running());
     let mut way = Way::default();
