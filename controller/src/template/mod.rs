@@ -103,6 +103,17 @@ pub enum TemplateError {
         /// Path in the manifest.
         field: String,
     },
+    /// A claim in filesystem mode is to be passed through as a SCSI device.
+    #[error(
+        "{field}: the PersistentVolumeClaim {claim} has files (volumeMode: Filesystem); a claim in block mode (volumeMode: Block) is \
+             allowed"
+    )]
+    NoDevice {
+        /// Path in the manifest.
+        field: String,
+        /// Name of the claim.
+        claim: String,
+    },
     /// The machine's status does not name the claim that keeps the state of its firmware and TPM.
     #[error("can't generate manifest without backend-storage PVC, waiting for the PVC to be created")]
     NoStateClaim,

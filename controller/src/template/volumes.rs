@@ -67,6 +67,7 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         backend(vmi, &mut storage)?;
     }
     let told = told_of_next(vmi);
+    luns_are_devices(vmi, |volume| told.get(volume).is_some_and(|claim| !is_block(claim)))?;
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
         one(source, n, told.get(&source.name), &mut storage)?;
     }
@@ -74,6 +75,23 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         access_credential(credential, n, &mut storage);
     }
     Ok(storage)
+}
+
+/// Looks for a LUN over a claim with files. A claim that is plugged later stops no pod.
+fn luns_are_devices(
+    vmi: &VirtualMachineInstance,
+    has_files: impl Fn(&String) -> bool,
+) -> Result<(), TemplateError> {
+    let disks = vmi.spec.domain.devices.disks.iter().enumerate().filter(|(_, disk)| disk.lun.is_some());
+    for (n, disk) in disks {
+        let mut volumes = vmi.spec.volumes.iter().filter(|volume| volume.name == disk.name);
+        let claim = volumes.find(|volume| !is_hotpluggable(volume)).and_then(claim);
+        if let Some(claim) = claim.filter(|_| has_files(&disk.name)) {
+            let field = format!("spec.domain.devices.disks[{n}].lun");
+            return Err(TemplateError::NoDevice { field, claim: claim.name.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// The backend claim, each part of it where libvirt has it.

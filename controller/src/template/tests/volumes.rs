@@ -87,6 +87,30 @@ fn claims_in_block_mode_are_devices_under_their_volumes_names() {
 }
 
 #[test]
+fn a_lun_over_a_claim_with_files_is_refused_by_its_place_and_its_claim() {
+    let rendered = |mode: Value| {
+        let mut vmi = machine(json!({
+            "domain": {"devices": {"disks": [{"name": "root", "disk": {}}, {"name": "data", "lun": {"bus": "scsi"}}]}},
+            "volumes": [
+                {"name": "root", "containerDisk": {"image": "i"}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "files"}},
+            ],
+        }));
+        let told = json!([{"name": "data", "target": "", "persistentVolumeClaimInfo": {"claimName": "files", "volumeMode": mode}}]);
+        vmi.status.volume_status = serde_json::from_value(told).unwrap();
+        launcher_pod(&vmi, &config(json!({})), &images()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(rendered(json!("Block")), Ok(()));
+    for files in [json!("Filesystem"), Value::Null] {
+        let told = rendered(files).unwrap_err();
+        assert!(
+            told.starts_with("spec.domain.devices.disks[1].lun: the PersistentVolumeClaim files has files"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn the_secrets_of_cloud_init_are_one_directory_and_each_gives_its_own_file() {
     let pod = render(everything());
     let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/secret/seed");
