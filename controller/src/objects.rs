@@ -70,7 +70,7 @@ impl Collector for Objects {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let caches = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(caches) = caches else { return Ok(()) };
-        let settings = caches.cluster.now();
+        let settings = caches.cluster.now_or_default();
         let families = [
             of_machines(&caches.machines.store().state()),
             of_instances(&caches.instances.machines(), &settings.configuration, &caches.migrations.state()),

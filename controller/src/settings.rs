@@ -100,8 +100,16 @@ impl Cluster {
         Self(watch::channel(Some(Arc::new(settings))).1)
     }
 
-    /// The settings; defaults before they were read for the first time.
-    pub fn now(&self) -> Arc<Settings> {
+    /// Settings that were not read yet, and what tells them.
+    #[cfg(test)]
+    pub(crate) fn changing() -> (watch::Sender<Option<Arc<Settings>>>, Self) {
+        let (sender, receiver) = watch::channel(None);
+        (sender, Self(receiver))
+    }
+
+    /// The settings; defaults before they were read for the first time. What is written to the cluster goes by
+    /// [`Cluster::settings`].
+    pub fn now_or_default(&self) -> Arc<Settings> {
         self.0.borrow().clone().unwrap_or_default()
     }
 

@@ -84,6 +84,7 @@ pub async fn run(parts: Parts) {
         vm::Context {
             client: client.clone(),
             recorder: recorder.clone(),
+            metrics: metrics.clone(),
             cluster: cluster.clone(),
             view: view.clone(),
             data: volumes.clone(),

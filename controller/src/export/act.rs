@@ -123,7 +123,7 @@ pub(super) async fn act(
             let Some(name) = pod::certificate_secret(pod) else { return Ok(()) };
             let ca = shared.authority.ca();
             let pair = ca.pair.ok_or_else(|| Error::Refused(NO_CA.to_owned()))?;
-            let life = context.cluster.now().rotation.server.duration;
+            let life = context.cluster.now_or_default().rotation.server.duration;
             let names = pod::dns_names(export);
             let subject = names.first().cloned().unwrap_or_default();
             let leaf = pki::make_leaf(&pair, &subject, &names, Purpose::Server, scene.now, life);
@@ -309,7 +309,7 @@ async fn make_pod(
         Some(offered) => Some((offered, trusted(shared)?)),
         None => None,
     };
-    let settings = context.cluster.now();
+    let settings = context.cluster.now_or_default();
     let server = settings.rotation.server;
     let life = server.duration.saturating_sub(server.renew_before).max(Duration::from_secs(1));
     let rotation = scene.now.checked_add(life).unwrap_or(Timestamp::MAX);

@@ -16,7 +16,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::instancetype::REVISION_KIND_LABEL;
 use podvirt_api::memory_dump::ANNOTATION;
-use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
+use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance};
 use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
@@ -30,7 +30,10 @@ use super::decide::{Action, Instance, decide_by};
 use super::instancetype::{Problem, Shape};
 use super::{Machines, memory_dump, request, tracking};
 use crate::data::DataVolumes;
+use crate::failure::Failure;
 use crate::kept::{self, Kept, Served};
+use crate::metrics::Metrics;
+use crate::settings::Settings;
 use crate::storage::{Storage, snapshot_statuses};
 use crate::vmi::{Change, View};
 use crate::{attempt, settings, watch};
@@ -57,6 +60,16 @@ pub enum Error {
     /// An action was refused; people have been told.
     #[error("{0}")]
     Refused(String),
+}
+
+impl Failure for Error {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Cache(_) | Self::Ask(_) => "read",
+            Self::Write(_) => "write",
+            Self::Refused(_) => "refused",
+        }
+    }
 }
 
 pub(super) struct Shell {
@@ -98,6 +111,8 @@ pub struct Context {
     pub client: Client,
     /// Writes events.
     pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
     /// The cluster's configuration.
     pub cluster: settings::Cluster,
     /// Instances.
@@ -111,7 +126,7 @@ pub struct Context {
 /// Runs the controller until it is dropped, and fills `shown` with `writer`. To be run while leading; it leaves nothing behind
 /// that runs.
 pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachine>) {
-    let Context { client, recorder, cluster, view, data, storage } = context;
+    let Context { client, recorder, metrics, cluster, view, data, storage } = context;
     let machines = shown.store().clone();
     let (revisions, revision_writer) = store();
     let (namespaces, namespace_writer) = Kept::new();
@@ -119,6 +134,7 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
     let data_changes = data.changes();
     let of_storage = machines_on(&storage, &machines);
     let of_namespaces = machines_in(&namespaces, &machines, &cluster);
+    let of_settings = machines_after_settings(&cluster, &machines);
     let caches = (namespaces.clone(), revisions);
     let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, data, storage, caches));
     let naming = namespaces.keep(watch::all(&client), namespace_writer);
@@ -144,11 +160,12 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
         Some((stream::iter(found), (changes, known)))
     });
     let queue = stream::select(of_machines, stream::select(of_instances.flatten(), of_data.flatten()));
-    let queue = stream::select(queue, stream::select(of_storage, of_namespaces));
+    let queue = stream::select(queue, stream::select(of_storage, stream::select(of_namespaces, of_settings)));
 
     let config = Config::default().concurrency(CONCURRENCY);
     let working = applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
-        .for_each(|result| async {
+        .for_each(|result| {
+            count(&metrics, &result);
             match result {
                 // A machine that is gone, or an instance without one.
                 Ok(_) | Err(PassError::ObjectNotFound(_)) => {}
@@ -156,6 +173,7 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
                 Err(PassError::ReconcilerFailed(..)) => {}
                 Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "watching"),
             }
+            future::ready(())
         });
     tokio::join!(keeping, working, naming);
 }
@@ -204,7 +222,7 @@ fn machines_in(
 ) -> impl Stream<Item = Reference> + Send + use<> {
     let (known, cluster) = (known.clone(), cluster.clone());
     kept::heard(namespaces.changes(), move |changed: Option<&ObjectRef<Namespace>>| {
-        if !tracking::asks_for_namespace(&cluster.now().configuration) {
+        if !tracking::asks_for_namespace(&cluster.now_or_default().configuration) {
             return Vec::new();
         }
         let is_in = |vm: &Arc<VirtualMachine>| {
@@ -212,6 +230,41 @@ fn machines_in(
         };
         known.state().iter().filter(|vm| is_in(vm)).map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect()
     })
+}
+
+/// All machines after each change of the cluster's configuration: their status and their instances go by it.
+fn machines_after_settings(
+    cluster: &settings::Cluster,
+    known: &Store<VirtualMachine>,
+) -> impl Stream<Item = Reference> + Send + use<> {
+    let (known, mut changes) = (known.clone(), cluster.changes());
+    let configuration =
+        |settings: &Option<Arc<Settings>>| settings.as_ref().map(|settings| settings.configuration.clone());
+    // Passes wait for the first settings.
+    let last = configuration(&changes.borrow_and_update());
+    let found = stream::unfold((changes, last), move |(mut changes, last)| {
+        let known = known.clone();
+        async move {
+            changes.changed().await.ok()?;
+            let next = configuration(&changes.borrow_and_update());
+            let concerned = if last.is_some() && next != last { known.state() } else { Vec::new() };
+            let found: Vec<Reference> = concerned.iter().map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect();
+            Some((stream::iter(found), (changes, next)))
+        }
+    });
+    found.flatten()
+}
+
+/// Counts a pass.
+fn count(
+    metrics: &Metrics,
+    result: &Result<(ObjectRef<VirtualMachine>, Next), PassError<Error, watcher::Error>>,
+) {
+    match result {
+        Ok(_) => metrics.reconciled("vm", None),
+        Err(PassError::ReconcilerFailed(error, _)) => metrics.reconciled("vm", Some(error.label())),
+        Err(_) => {}
+    }
 }
 
 fn retry(vm: Arc<VirtualMachine>, _: &Error, shell: Arc<Shell>) -> Next {
@@ -240,6 +293,8 @@ async fn pass(vm: Arc<VirtualMachine>, shell: Arc<Shell>) -> Result<Next, Error>
 
 impl Shell {
     pub(super) async fn pass(&self, vm: &VirtualMachine) -> Result<Next, Error> {
+        // Nothing is decided by defaults that the cluster may not have.
+        let settings = self.cluster.settings().await;
         self.instances.wait_until_ready().await?;
         let namespace = vm.namespace().unwrap_or_default();
         let vmi = self.instances.get(&ObjectRef::new(&vm.name_any()).within(&namespace));
@@ -254,7 +309,8 @@ impl Shell {
         let instance = Instance::of(vm, vmi.as_deref());
         let moves = self.look_at_moves(judged.unwrap_or(vm), instance).await?;
         let mut plan = decide_by(vm, judged, instance, &data, &moves, Timestamp::now());
-        let Some(tracked) = self.look_at_tracking(vm) else { return Ok(Next::requeue(STALE_RETRY)) };
+        let tracked = self.look_at_tracking(vm, &settings.configuration);
+        let Some(tracked) = tracked else { return Ok(Next::requeue(STALE_RETRY)) };
         tracking::follow(vm, instance, tracked, &mut plan);
         if let Some(statuses) = snapshot_statuses(vm, &self.storage, &self.data) {
             plan.status.volume_snapshot_statuses = statuses;
@@ -303,9 +359,11 @@ impl Shell {
     }
 
     /// Whether changes of the machine's disks are to be tracked; none while that is not known yet.
-    fn look_at_tracking(&self, vm: &VirtualMachine) -> Option<tracking::Wanted> {
-        let cluster = self.cluster.now();
-        let config = &cluster.configuration;
+    fn look_at_tracking(
+        &self,
+        vm: &VirtualMachine,
+        config: &KubeVirtConfiguration,
+    ) -> Option<tracking::Wanted> {
         let mut labels = BTreeMap::new();
         if tracking::asks_for_namespace(config) {
             if self.namespaces.served() == Served::Unknown {
@@ -341,7 +399,60 @@ impl Shell {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_change_of_the_settings_leads_to_a_pass_of_every_machine() {
+        let (known, mut writer) = store();
+        let mut vm = VirtualMachine::default();
+        (vm.metadata.name, vm.metadata.namespace) = (Some("vm".into()), Some("ns".into()));
+        writer.apply_watcher_event(&Event::Apply(vm));
+        let (sender, cluster) = settings::Cluster::changing();
+        let mut machines = Box::pin(machines_after_settings(&cluster, &known));
+        let configured = |emulation: bool, secrets: &[&str]| {
+            let configuration = json!({"developerConfiguration": {"useEmulation": emulation}});
+            let mut settings = Settings::default();
+            settings.configuration = serde_json::from_value(configuration).unwrap();
+            settings.image_pull_secrets = secrets.iter().map(|name| (*name).to_owned()).collect();
+            Some(Arc::new(settings))
+        };
+        let mut asked = |settings| {
+            sender.send_replace(settings);
+            machines.next().now_or_never().map(|vm| vm.unwrap().unwrap().name)
+        };
+        assert_eq!(asked(configured(false, &[])), None, "passes wait for the first ones");
+        assert_eq!(asked(configured(true, &[])).as_deref(), Some("vm"));
+        assert_eq!(asked(configured(true, &["s"])), None, "no machine goes by them");
+        assert_eq!(asked(configured(false, &["s"])).as_deref(), Some("vm"));
+    }
+
+    #[test]
+    fn passes_are_counted_with_what_has_failed() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let vm = || ObjectRef::new("vm");
+        let failed = |error| Err(PassError::ReconcilerFailed(error, Box::new(vm().erase())));
+        for result in [
+            Ok((vm(), Next::await_change())),
+            failed(Error::Refused("no".into())),
+            failed(Error::Ask(kube::Error::LinesCodecMaxLineLengthExceeded)),
+            Err(PassError::ObjectNotFound(Box::new(vm().erase()))),
+        ] {
+            count(&metrics, &result);
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let mut lines: Vec<&str> = text.lines().filter(|line| line.contains("controller=\"vm\"")).collect();
+        lines.sort_unstable();
+        let line = |result: &str| {
+            format!("podvirt_controller_reconciles_total{{controller=\"vm\",result=\"{result}\"}} 1")
+        };
+        assert_eq!(lines, [line("read"), line("refused"), line("success")]);
+    }
 
     #[tokio::test]
     async fn the_failures_of_a_machine_that_went_unseen_are_forgotten() {

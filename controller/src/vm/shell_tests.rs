@@ -202,3 +202,18 @@ async fn an_orphaned_instance_is_adopted_as_it_was_seen() {
     );
     assert_eq!(meta["annotations"]["kubevirt.io/vm-generation"], "0");
 }
+
+#[tokio::test]
+async fn nothing_is_decided_before_the_settings_were_read() {
+    let tracked = json!({"status": {"changedBlockTracking": {"state": "Enabled"}}});
+    let (mut shell, asked, _cache) = shell(None, |_| None);
+    let (sender, cluster) = Cluster::changing();
+    shell.cluster = cluster;
+    let vm = machine(&tracked);
+    let mut pass = Box::pin(shell.pass(&vm));
+    assert!(futures::poll!(&mut pass).is_pending());
+    assert_eq!(paths(&asked), [""; 0], "the status loses nothing by defaults");
+    sender.send_replace(Some(Arc::new(Settings::default())));
+    pass.await.unwrap();
+    assert_ne!(paths(&asked), [""; 0]);
+}

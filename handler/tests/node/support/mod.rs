@@ -126,7 +126,7 @@ impl Ground {
         let recorder = podvirt_daemon::events::Recorder::new(api.client(), "virt-handler", None);
         tokio::spawn(node::post(recorder, store.clone(), mail));
         let statistics = Statistics::new("node1".into(), store.clone(), volumes.clone());
-        let rest = Server::new("node1".into(), store, volumes, node.triggers.clone(), metrics);
+        let rest = Server::new("node1".into(), store, volumes, node.triggers.clone());
         let (trigger, shutdown) = Shutdown::manual();
         let gate = Readiness::new().gate("VMIs");
         let node = tokio::spawn(async move { node::run(&node, triggers, &gate, &shutdown).await.unwrap() });
