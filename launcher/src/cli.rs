@@ -35,10 +35,20 @@ pub enum Command {
     RunNetd(RunNetd),
     /// Ask whether the guest accepts connections at a TCP port; the exit code tells: what the kubelet runs
     Probe(Probe),
+    /// Copy the log of the guest's serial console to the standard output: what the container guest-console-log does
+    TailConsole(TailConsole),
     /// Hand over the disks of this pod's claims: what an attachment pod does for volumes that are plugged into a running machine
     Attach(Attach),
     /// Ask libvirt what QEMU can do on this node: what runs ahead of virt-handler
     Capabilities(Capabilities),
+}
+
+/// Which log is copied.
+#[derive(Clone, Debug, Args)]
+pub struct TailConsole {
+    /// The log; it may come later
+    #[arg(long, value_name = "FILE")]
+    pub log_file: PathBuf,
 }
 
 /// Whose disks are handed over, and where.

@@ -22,6 +22,7 @@ pub mod attach;
 pub mod capabilities;
 pub mod cli;
 pub mod console;
+pub mod console_log;
 pub mod domain;
 pub mod downward;
 pub mod emulator;

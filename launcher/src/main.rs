@@ -13,7 +13,9 @@ use virt_launcher::life::Ending;
 use virt_launcher::process::init;
 use virt_launcher::virt_freezer::{self, VirtFreezer};
 use virt_launcher::virt_probe::{self, VirtProbe};
-use virt_launcher::{attach, capabilities, emulator, mesh, pod, probe, program, run_netd, standalone};
+use virt_launcher::{
+    attach, capabilities, console_log, emulator, mesh, pod, probe, program, run_netd, standalone,
+};
 
 fn main() -> ExitCode {
     let called_by = std::env::args_os().next();
@@ -34,8 +36,9 @@ fn main() -> ExitCode {
         };
     }
     let cli = Cli::parse();
-    // netd itself is process 1 of its container: it has no orphans.
-    let splits = cli.init || (std::process::id() == 1 && !matches!(cli.command, Command::RunNetd(_)));
+    // netd itself is process 1 of its container, and so is the console's tail: they have no orphans.
+    let alone = matches!(cli.command, Command::RunNetd(_) | Command::TailConsole(_));
+    let splits = cli.init || (std::process::id() == 1 && !alone);
     let result = if splits { split(&cli) } else { start(&cli) };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -113,6 +116,11 @@ fn start(cli: &Cli) -> Result<u8> {
         Command::Probe(args) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(probe::run(args))?;
+            Ok(0)
+        }
+        Command::TailConsole(args) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(console_log::run(args))?;
             Ok(0)
         }
         Command::Attach(args) => {

@@ -170,7 +170,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.smbios.sku", Text, ""),
     row(Carried, "spec.configuration.smbios.family", Text, ""),
     row(Carried, "spec.configuration.supportContainerResources", List, "processors and memory of containers beside machines that start from then on ([resources.md](resources.md))"),
-    row(Carried, "spec.configuration.supportContainerResources[].type", OneOf(&["container-disk", "guest-console-log", "hotplug-disk", "sidecar", "virtiofs", "vmexport"]), "`guest-console-log` has no effect: podvirt has no such container"),
+    row(Carried, "spec.configuration.supportContainerResources[].type", OneOf(&["container-disk", "guest-console-log", "hotplug-disk", "sidecar", "virtiofs", "vmexport"]), ""),
     row(Carried, "spec.configuration.supportContainerResources[].resources", Object, ""),
     row(Carried, "spec.configuration.supportContainerResources[].resources.requests", QuantityMap, ""),
     row(Carried, "spec.configuration.supportContainerResources[].resources.limits", QuantityMap, ""),

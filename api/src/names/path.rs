@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// Mount of [`super::pod::volume::PRIVATE`].
 pub const PRIVATE: &str = "/var/run/kubevirt-private";
+/// The log of the guest's serial console, in a directory of [`PRIVATE`] that is named by the machine's UID.
+pub const SERIAL_LOG: &str = "virt-serial0-log";
 /// Mount of [`super::pod::volume::PUBLIC`].
 pub const PUBLIC: &str = "/var/run/kubevirt";
 /// Mount of [`super::pod::volume::SOCKETS`].

@@ -19,6 +19,8 @@ pub const HOTPLUG_PREFIX: &str = "hp-volume-";
 pub const NETD: &str = "netd";
 /// Init container that puts the container-disk binary where the sidecars find it.
 pub const CONTAINER_DISK_BINARY: &str = "container-disk-binary";
+/// Native sidecar whose log is what the guest writes to its serial console.
+pub const GUEST_CONSOLE_LOG: &str = "guest-console-log";
 /// Native sidecar that holds the kernel and the initrd of `kernelBoot.container`.
 pub const KERNEL_BOOT: &str = "kernel-boot-volume";
 

@@ -72,6 +72,8 @@ pub struct PodResources {
     pub netd: ResourceRequirements,
     /// Of each sidecar that holds a container disk, and of the init container before them.
     pub container_disk: ResourceRequirements,
+    /// Of the container that has the log of the serial console.
+    pub console_log: ResourceRequirements,
     /// Of each container that serves a file system.
     pub virtiofs: ResourceRequirements,
     /// Of each hook sidecar.
@@ -159,6 +161,7 @@ impl PodResources {
             compute: compute.into(),
             netd: sidecar(&overhead::NETD, &limited),
             container_disk: supported(&overhead::CONTAINER_DISK, &limited, Kind::Containerdisk),
+            console_log: supported(&overhead::CONSOLE_LOG, &limited, Kind::Guestconsolelog),
             virtiofs: supported(&overhead::VIRTIOFS, &Limited { memory: true, ..limited }, Kind::Virtiofs),
             hook_sidecar: supported(&overhead::HOOK, &limited, Kind::Sidecar),
             overhead,

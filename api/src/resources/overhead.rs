@@ -36,6 +36,10 @@ pub(super) const NETD: Sidecar =
 pub(super) const CONTAINER_DISK: Sidecar =
     Sidecar { cpu: 1, memory: 4 * MI, cpu_limit: 100, memory_limit: 40 * MI, guaranteed_cpu: 100 };
 
+/// A process that copies a log: as [`CONTAINER_DISK`]. Upstream's limits.
+pub(super) const CONSOLE_LOG: Sidecar =
+    Sidecar { cpu: 5, memory: 8 * MI, cpu_limit: 15, memory_limit: 60_000_000, guaranteed_cpu: 15 };
+
 /// virtiofsd: 3 Mi when idle, and [`super::support::OPEN_FILE`] for each file that the guest knows of. The limit is for 65536 files
 /// (upstream's, 80 MB, has no such bound: beyond it the kernel ends virtiofsd).
 pub(super) const VIRTIOFS: Sidecar =

@@ -99,13 +99,39 @@ pub(super) fn sidecars(
     config: &KubeVirtConfiguration,
     images: &Images,
     resources: &PodResources,
+    identity: Identity<'_>,
 ) -> Result<Vec<Container>, TemplateError> {
     let mut sidecars = container_disks(vmi, resources);
     if !sidecars.is_empty() {
         sidecars.insert(0, container_disk_binary(config, images, resources));
     }
     sidecars.extend(networks::netds(vmi, config, images, resources)?);
+    sidecars.extend(console_log(vmi, config, images, resources, identity));
     Ok(sidecars)
+}
+
+/// The sidecar whose log is what the guest writes to its serial console; none where that is not kept.
+fn console_log(
+    vmi: &VirtualMachineInstance,
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &PodResources,
+    identity: Identity<'_>,
+) -> Option<Container> {
+    let devices = &vmi.spec.domain.devices;
+    let options = config.virtual_machine_options.as_ref();
+    let by_default = options.is_none_or(|options| options.disable_serial_console_log.is_none());
+    let is_kept =
+        devices.autoattach_serial_console != Some(false) && devices.log_serial_console.unwrap_or(by_default);
+    let file = format!("{}/{}/{}", path::PRIVATE, identity.uid, path::SERIAL_LOG);
+    let mut private = mount(pod::volume::PRIVATE, path::PRIVATE);
+    private.read_only = Some(true);
+    is_kept.then(|| Container {
+        command: Some(vec![LAUNCHER.to_owned(), "tail-console".into(), "--log-file".into(), file]),
+        restart_policy: Some(SIDECAR.into()),
+        volume_mounts: Some(vec![private]),
+        ..own(pod::GUEST_CONSOLE_LOG, config, images, &resources.console_log)
+    })
 }
 
 /// Whether a machine may run without KVM.

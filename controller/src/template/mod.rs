@@ -180,7 +180,7 @@ pub fn launcher_pod(
     let probes = probes::probes(vmi)?;
     let grace = grace_seconds(vmi);
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
-    let init = containers::sidecars(vmi, config, images, &resources)?;
+    let init = containers::sidecars(vmi, config, images, &resources, identity)?;
     let mut compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
     compute.volume_devices = Some(storage.devices).filter(|devices| !devices.is_empty());
     compute.env = Some(

@@ -51,7 +51,6 @@ const CLOUD_INIT: &str = "cloud-init-data";
 /// The pod's interfaces.
 const NET: &str = "/sys/class/net";
 /// What the guest sends to the serial console, beside its socket.
-const SERIAL_LOG: &str = "virt-serial0-log";
 
 /// A machine that can be started.
 pub(super) struct Prepared {
@@ -185,7 +184,7 @@ pub(super) async fn prepare(
         taps,
         devices,
         serial_socket: directory.join(path::SERIAL_SOCKET),
-        serial_log: directory.join(SERIAL_LOG),
+        serial_log: directory.join(path::SERIAL_LOG),
         vnc_socket: directory.join(path::VNC_SOCKET),
         balloon_period: wanted.balloon_period,
         smbios: wanted.smbios.clone(),

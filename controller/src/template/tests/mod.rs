@@ -48,8 +48,12 @@ fn container<'a>(pod: &'a Pod, name: &str) -> &'a Container {
     all.find(|c| c.name == name).unwrap_or_else(|| panic!("no container {name}"))
 }
 
+/// The init containers before the one that every machine has.
 fn init_names(pod: &Pod) -> Vec<&str> {
-    pod.spec.as_ref().unwrap().init_containers.iter().flatten().map(|c| c.name.as_str()).collect()
+    let all = pod.spec.as_ref().unwrap().init_containers.iter().flatten().map(|c| c.name.as_str());
+    let mut names: Vec<&str> = all.collect();
+    assert_eq!(names.pop(), Some("guest-console-log"));
+    names
 }
 
 fn mount_of<'a>(container: &'a Container, path: &str) -> &'a VolumeMount {
@@ -87,6 +91,33 @@ fn everything() -> Value {
         "readinessProbe": {"httpGet": {"port": "http", "path": "/"}, "periodSeconds": 3},
         "livenessProbe": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 20},
     })
+}
+
+#[test]
+fn the_log_of_the_serial_console_is_that_of_a_container() {
+    let pod = render(json!({}));
+    let log = container(&pod, "guest-console-log");
+    let file = "/var/run/kubevirt-private/0a1b/virt-serial0-log";
+    assert_eq!(log.command.as_ref().unwrap()[1..], ["tail-console", "--log-file", file]);
+    assert_eq!(log.restart_policy.as_deref(), Some("Always"));
+    let [private] = log.volume_mounts.as_deref().unwrap() else { panic!() };
+    assert_eq!((private.name.as_str(), private.read_only), ("private", Some(true)));
+    let requests = log.resources.as_ref().unwrap().requests.as_ref().unwrap();
+    assert_eq!((requests["cpu"].0.as_str(), requests["memory"].0.as_str()), ("5m", "8Mi"));
+    let has = |settings: Value, devices: Value| {
+        let vmi = machine(json!({"domain": {"devices": devices}}));
+        let pod = launcher_pod(&vmi, &config(settings), &images()).unwrap();
+        pod.spec.unwrap().init_containers.iter().flatten().any(|c| c.name == "guest-console-log")
+    };
+    let off = || json!({"virtualMachineOptions": {"disableSerialConsoleLog": {}}});
+    for (settings, devices, there) in [
+        (json!({}), json!({"logSerialConsole": false}), false),
+        (json!({}), json!({"autoattachSerialConsole": false}), false),
+        (off(), json!({}), false),
+        (off(), json!({"logSerialConsole": true}), true),
+    ] {
+        assert_eq!(has(settings, devices), there);
+    }
 }
 
 #[test]
