@@ -128,7 +128,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/pci-topology-version", Written, "upstream's layout of devices; podvirt has one of its own"),
     row(Vmi, "kubevirt.io/pci-interface-slot-count", Written, "upstream's layout of devices; podvirt has one of its own"),
     row(Vmi, "kubevirt.io/migrationTransportUnix", Written, ""),
-    row(Vmi, "kubevirt.io/migration-target-ready-timestamp", Written, ""),
+    row(Vmi, "kubevirt.io/migration-target-ready-timestamp", Written, "virt-controller writes it on the target's pod"),
     row(Vmi, "kubevirt.io/eviction-source", Written, ""),
     row(Vmi, "kubevirt.io/qgs-socket-path", Written, ""),
     row(Vmi, "kubevirt.io/instancetype-name", Written, ""),

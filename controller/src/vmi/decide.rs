@@ -229,6 +229,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     if phase(&decision.vmi) != Phase::default() {
         follow::pod_conditions(seen, pod, &mut decision, now);
         follow::migration(seen, pod, &mut decision, now);
+        follow::target_ready(seen, &mut decision);
         hotplug::follow(seen, pod, &mut decision, now);
     }
     if seen.vmi.metadata.deletion_timestamp.is_none() {

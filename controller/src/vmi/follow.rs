@@ -95,6 +95,20 @@ pub(super) fn migration(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut D
     outdated(seen, decision);
 }
 
+/// The annotation of a migration's target pod by which networks turn the traffic to it, once the machine is ready there.
+pub(super) fn target_ready(seen: &Observed<'_>, decision: &mut Decision) {
+    let Some(state) = &seen.vmi.status.migration_state else { return };
+    let Some(ready) = state.target_node_domain_ready_timestamp.clone().flatten() else { return };
+    let target = seen.pods.iter().find(|pod| Some(observe::name(pod)) == state.target_pod.as_deref());
+    let Some(pod) = target.filter(|pod| !observe::is_done(pod)) else { return };
+    let annotations = pod.metadata.annotations.as_ref();
+    if annotations.is_none_or(|all| !all.contains_key(annotation::MIGRATION_TARGET_READY)) {
+        // Upstream's form, which is Go's.
+        let text = ready.0.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string();
+        decision.actions.push(Action::annotate(pod, [(annotation::MIGRATION_TARGET_READY, Some(text))]));
+    }
+}
+
 /// The label of a machine whose launcher is of another image than new machines' are.
 fn outdated(seen: &Observed<'_>, decision: &mut Decision) {
     let vmi = &mut decision.vmi;

@@ -160,3 +160,20 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
     assert!(message.contains("ReadWriteMany"), "{message}");
     assert_eq!(local.vmi.status.migration_method, None);
 }
+
+#[test]
+fn a_target_pod_says_since_when_its_machine_is_ready() {
+    let said = |more: Value, pod: Value| {
+        let decision = look(&migrating("n1", more), &[running(json!({})), target(pod)]);
+        let said = decision.actions.iter().find_map(|action| match action {
+            Action::Annotate { uid, annotations, .. } if uid == "p2" => Some(annotations.clone()),
+            _ => None,
+        });
+        said.and_then(|mut said| said.remove("kubevirt.io/migration-target-ready-timestamp")).flatten()
+    };
+    let ready = || json!({"startTimestamp": NOW, "targetNodeDomainReadyTimestamp": NOW});
+    assert_eq!(said(ready(), json!({})).as_deref(), Some("2026-01-01 12:00:00 +0000 UTC"));
+    assert_eq!(said(json!({"startTimestamp": NOW}), json!({})), None, "the guest is on its way");
+    let known = json!({"metadata": {"annotations": {"kubevirt.io/migration-target-ready-timestamp": "x"}}});
+    assert_eq!(said(ready(), known), None);
+}
