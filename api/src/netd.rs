@@ -35,6 +35,11 @@ pub const MAX_QUEUE_PAIRS: u64 = 8;
 /// The most TCP ports about which netd asks the guest (netd's `ports.ask_guest`).
 const MAX_ASKED_PORTS: usize = 256;
 
+/// The most ports that are told one by one: a variable of the environment has at most 128 KiB (`MAX_ARG_STRLEN` of Linux).
+const MAX_LISTED_PORTS: usize = 256;
+/// The most that a [`NetdSpec`] may have as JSON, bytes, to be one variable of the environment.
+pub const MAX_SPEC_BYTES: usize = 120_000;
+
 /// DHCPv4 options by number (RFC 2132).
 const OPTION_NTP_SERVERS: u8 = 42;
 const OPTION_TFTP_SERVER_NAME: u8 = 66;
@@ -84,6 +89,9 @@ pub struct NetdSpec {
     /// Ports that are forwarded to the guest; none listed means all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
+    /// The same of a long list, in place of `ports`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_ranges: Vec<PortRanges>,
     /// Whether the guest is asked on which of the TCP ports it listens, so that connections to the others are refused.
     #[serde(default, skip_serializing_if = "crate::object::unset")]
     pub ask_guest: bool,
@@ -126,6 +134,16 @@ pub struct Port {
     pub protocol: vmi::PortProtocol,
     /// Its number.
     pub port: i32,
+}
+
+/// Ports of a protocol that are forwarded to the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PortRanges {
+    /// Their protocol.
+    pub protocol: vmi::PortProtocol,
+    /// Ports and ranges of ports in ascending order, separated by commas: `80,8000-8099`.
+    pub ranges: String,
 }
 
 /// A DHCPv4 option with its value as a text or as a list of addresses.
@@ -180,6 +198,10 @@ impl NetdSpec {
             mac_address,
             dhcp_options,
         } = interface;
+        let protocol = |port: &vmi::Port| port.protocol.unwrap_or(vmi::PortProtocol::Tcp);
+        let listed: Vec<Port> =
+            ports.iter().map(|port| Port { protocol: protocol(port), port: port.port }).collect();
+        let is_long = listed.len() > MAX_LISTED_PORTS;
         let network = masquerade.as_ref().and_then(|_| vmi.network_of(interface)?.pod.as_ref());
         Ok(NetdSpec {
             namespace: vmi.namespace().to_owned(),
@@ -204,10 +226,8 @@ impl NetdSpec {
                 servers: crate::ip::plain(&config.nameservers),
                 searches: config.searches.clone(),
             }),
-            ports: ports
-                .iter()
-                .map(|p| Port { protocol: p.protocol.unwrap_or(vmi::PortProtocol::Tcp), port: p.port })
-                .collect(),
+            ports: if is_long { Vec::new() } else { listed.clone() },
+            port_ranges: if is_long { ranges(&listed) } else { Vec::new() },
             ask_guest: refuses_closed(vmi) && is_asked(ports),
             dhcp_options: dhcp_options.as_ref().map(options).unwrap_or_default(),
         })
@@ -264,6 +284,27 @@ fn metrics_port(vmi: &VirtualMachineInstance, problems: &mut Problems) -> Option
     port
 }
 
+/// Ports as ranges, by protocol.
+fn ranges(ports: &[Port]) -> Vec<PortRanges> {
+    let of = |protocol: vmi::PortProtocol| {
+        let listed = ports.iter().filter(|port| port.protocol == protocol).map(|port| port.port);
+        let mut ranges: Vec<(i32, i32)> = Vec::new();
+        for port in listed.collect::<std::collections::BTreeSet<_>>() {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == port => *last = port,
+                _ => ranges.push((port, port)),
+            }
+        }
+        let word = |(first, last): (i32, i32)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        let words: Vec<String> = ranges.into_iter().map(word).collect();
+        (!words.is_empty()).then(|| PortRanges { protocol, ranges: words.join(",") })
+    };
+    [vmi::PortProtocol::Tcp, vmi::PortProtocol::Udp].into_iter().filter_map(of).collect()
+}
+
 fn options(options: &vmi::DhcpOptions) -> Vec<DhcpOption> {
     let vmi::DhcpOptions { boot_file_name, tftp_server_name, ntp_servers, private_options } = options;
     let text = |code: u8, text: &str| {
@@ -300,6 +341,26 @@ mod tests {
         let mut vmi = VirtualMachineInstance::from_value(vmi).unwrap();
         crate::defaults::set_defaults(&mut vmi);
         vmi
+    }
+
+    #[test]
+    fn a_long_list_of_ports_is_told_as_ranges_and_fits_into_one_variable() {
+        let spec = |ports: Vec<Value>| {
+            let devices = json!({"interfaces": [{"name": "a", "ports": ports}]});
+            NetdSpec::of(&machine(&json!({}), json!({"domain": {"devices": devices}})), 0).unwrap()
+        };
+        let short = spec((1..=256).map(|port| json!({"port": port})).collect());
+        assert_eq!((short.ports.len(), short.port_ranges.len()), (256, 0));
+        let tcp = (1..=65535).filter(|port| ![80, 90, 91].contains(port)).map(|port| json!({"port": port}));
+        let udp = [53, 5000, 4999, 7].map(|port| json!({"port": port, "protocol": "UDP"}));
+        let long = spec(tcp.chain(udp).collect());
+        let told: Vec<_> = long.port_ranges.iter().map(|one| one.ranges.as_str()).collect();
+        assert_eq!((long.ports.len(), told), (0, vec!["1-79,81-89,92-65535", "7,53,4999-5000"]));
+        let json = serde_json::to_string(&long).unwrap();
+        assert_eq!(serde_json::from_str::<NetdSpec>(&json).unwrap(), long);
+        // Thousands of ports of which no two are neighbours.
+        let sparse = spec((0..15_000).map(|n| json!({"port": 10_000 + 2 * n})).collect());
+        assert!(serde_json::to_string(&sparse).unwrap().len() <= MAX_SPEC_BYTES);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use netd::config::file::{
     Control, DhcpOption, File, Guest, Hold, Masquerade, Metrics, Ports, VhostUser, Words,
 };
-use podvirt_api::netd::{self as spec, Addresses, Dns, NetdSpec, Port};
+use podvirt_api::netd::{self as spec, Addresses, Dns, NetdSpec, Port, PortRanges};
 use podvirt_api::vmi::PortProtocol;
 
 /// Where netd's sockets are to be.
@@ -47,11 +47,12 @@ pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -
         subdomain: _,
         dns,
         ports,
+        port_ranges,
         ask_guest,
         dhcp_options,
     } = spec;
     let resolvers = resolvers(dns, pod);
-    let all = ports.is_empty();
+    let all = ports.is_empty() && port_ranges.is_empty();
     let path = |path: &Path| Some(path.display().to_string());
     File {
         name: Some(format!("{namespace}/{machine}")),
@@ -83,8 +84,8 @@ pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -
             dhcp_options: dhcp_options.into_iter().map(dhcp_option).collect(),
         },
         ports: Ports {
-            tcp: Some(words(&ports, PortProtocol::Tcp)),
-            udp: Some(words(&ports, PortProtocol::Udp)),
+            tcp: Some(words(&ports, &port_ranges, PortProtocol::Tcp)),
+            udp: Some(words(&ports, &port_ranges, PortProtocol::Udp)),
             // A list of ports is served by listeners: there is nothing to steer.
             steering: sockets.steering.filter(|_| all).and_then(path),
             ask_guest: ask_guest.then(|| "true".into()),
@@ -111,12 +112,14 @@ fn dhcp_option(option: spec::DhcpOption) -> DhcpOption {
 }
 
 /// The listed ports of a protocol. No list at all means all ports, but a list of the other protocol means none.
-fn words(ports: &[Port], protocol: PortProtocol) -> Words {
-    if ports.is_empty() {
+fn words(ports: &[Port], ranges: &[PortRanges], protocol: PortProtocol) -> Words {
+    if ports.is_empty() && ranges.is_empty() {
         return Words(vec!["all".into()]);
     }
-    let listed: Vec<String> =
-        ports.iter().filter(|p| p.protocol == protocol).map(|p| p.port.to_string()).collect();
+    let ranges = ranges.iter().filter(|listed| listed.protocol == protocol);
+    let ranges = ranges.flat_map(|listed| listed.ranges.split(',').map(str::to_owned));
+    let listed = ports.iter().filter(|p| p.protocol == protocol).map(|p| p.port.to_string());
+    let listed: Vec<String> = listed.chain(ranges).collect();
     Words(if listed.is_empty() { vec!["none".into()] } else { listed })
 }
 
@@ -293,6 +296,13 @@ mod tests {
             "control:\n  socket: /run/n.ctl\nguest:\n  hostname: web\n  mac: \"52:54:00:00:00:01\"\nname: shop/web\n\
              ports:\n  tcp:\n  - all\n  udp:\n  - all\nvhost_user:\n  mode: server\n  socket: /run/n.sock\n"
         );
+    }
+
+    #[test]
+    fn a_long_list_of_ports_is_one_of_ranges() {
+        let ports: Vec<String> = (1000..1400).map(|port| format!("{{port: {port}}}")).collect();
+        let text = yaml("", &format!(", ports: [{}, {{port: 53, protocol: UDP}}]", ports.join(", ")));
+        assert!(text.contains("ports:\n  tcp:\n  - 1000-1399\n  udp:\n  - \"53\"\n"), "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use podvirt_api::kernel::BRIDGE;
 use podvirt_api::mac::MacAddr;
 use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
-use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
+use podvirt_api::netd::{ENVIRONMENT, MAX_SPEC_BYTES, NetdSpec};
 use podvirt_api::plugin::Joint;
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{
@@ -285,6 +285,14 @@ pub(super) fn netds(
         // Nothing of it is secret: a pod's environment is no place for what volumes hold.
         let spec = NetdSpec::of(&machine, index).map_err(TemplateError::Invalid)?;
         let value = serde_json::to_string(&spec).map_err(|e| TemplateError::Json(e.to_string()))?;
+        if value.len() > MAX_SPEC_BYTES {
+            let field =
+                format!("{INTERFACES}[{index}].ports: a list that takes {} bytes as ranges", value.len());
+            return Err(TemplateError::unsupported(
+                field,
+                "ports in fewer ranges, or no list, which means all ports",
+            ));
+        }
         let told = EnvVar { name: ENVIRONMENT.into(), value: Some(value), value_from: None };
         Ok(Container {
             command: Some(vec![LAUNCHER.to_owned(), "run-netd".into()]),
