@@ -26,6 +26,7 @@ mod consumer;
 mod containers;
 mod filesystems;
 mod hooks;
+mod inherited;
 mod networks;
 mod placement;
 mod probes;
@@ -192,7 +193,7 @@ pub fn launcher_pod(
     );
     hooks::told(&mut compute, hooks.len());
     Ok(Pod {
-        metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?, images),
+        metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?, config, images),
         spec: Some(PodSpec {
             init_containers: Some(init).filter(|c| !c.is_empty()),
             containers: std::iter::once(compute).chain(filesystems).chain(hooks).collect(),
@@ -235,6 +236,7 @@ fn metadata(
     identity: Identity<'_>,
     resources: &PodResources,
     networks: BTreeMap<String, String>,
+    config: &KubeVirtConfiguration,
     images: &Images,
 ) -> ObjectMeta {
     let meta = &vmi.metadata;
@@ -262,7 +264,7 @@ fn metadata(
         .annotations
         .iter()
         .flatten()
-        .filter(|(key, _)| is_inherited(key))
+        .filter(|(key, _)| inherited::is_inherited(key, config))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     annotations.extend(
@@ -299,18 +301,6 @@ pub use names::short_name;
 pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
     let utility = vmi.spec.utility_volumes.iter().map(|volume| volume.claim_name.as_str());
     vmi.spec.volumes.iter().filter_map(podvirt_api::storage::claim).map(|claim| claim.name).chain(utility)
-}
-
-/// Whether the launcher pod gets an annotation of the machine: a mesh, a backup or a CNI plugin may read it there. As with
-/// upstream all annotations are handed on but kubectl's and those that podvirt's daemons write.
-fn is_inherited(key: &str) -> bool {
-    let written = [
-        annotation::LATEST_OBSERVED_API_VERSION,
-        annotation::STORAGE_OBSERVED_API_VERSION,
-        annotation::MIGRATION_JOB_NAME,
-        annotation::NETWORK_INFO,
-    ];
-    !key.starts_with("kubectl.kubernetes.io/") && !written.contains(&key)
 }
 
 fn owner(identity: Identity<'_>) -> OwnerReference {
