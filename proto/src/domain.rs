@@ -7,10 +7,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded;
 use crate::migration::Migration;
 
 /// The version of [`Domain`], as `Info` tells it.
 pub const VERSION: &str = "v1";
+/// Disks of a machine that are read: more than fit into one.
+pub const MAX_DISKS: usize = 512;
+/// Interfaces of a machine, and addresses of an interface, that are read.
+pub const MAX_INTERFACES: usize = 64;
 
 /// One machine as its launcher sees it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -50,14 +55,17 @@ pub struct Domain {
     pub memory_kib: Option<u64>,
     /// The machine's disks, sorted by the names of their volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_DISKS>")]
     pub disks: Vec<Disk>,
     /// Volumes whose disks the launcher has been given to plug, by name and sorted: those that are plugged among them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_DISKS>")]
     pub volumes: Vec<String>,
     /// What is booted directly; absent where nothing is, or before it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_boot: Option<KernelBoot>,
     /// The machine's interfaces.
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_INTERFACES>")]
     pub interfaces: Vec<Interface>,
     /// Whether the guest's agent answers.
     pub agent_connected: bool,
@@ -122,6 +130,7 @@ pub struct Backup {
     /// The checkpoint that it has made.
     pub checkpoint: String,
     /// The disks that are in it.
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_DISKS>")]
     pub disks: Vec<BackupDisk>,
     /// When it ended, in milliseconds since 1970; absent while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -281,6 +290,7 @@ pub struct Interface {
     pub ip: String,
     /// Addresses by which the guest is reached, without link-local ones; IPv4 first when the pod's first is one.
     #[serde(rename = "ipAddresses", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_INTERFACES>")]
     pub ips: Vec<String>,
     /// Name in the guest, as its agent tells it.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -6,6 +6,8 @@
 
 pub mod acceptance;
 
+pub mod bounded;
+
 pub mod capabilities;
 
 pub mod descriptors;

@@ -4,10 +4,18 @@
 //! beside `Time`: where the flag is false, the number says nothing. Numbers that only grow begin at 0 with the machine's
 //! process, so that they begin anew when a machine moves.
 
-use serde::de::DeserializeOwned;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
+
+use crate::bounded;
+
+/// Disks, interfaces or virtual CPUs of a machine that are read; those beyond are passed over.
+pub const MAX_ROWS: usize = 512;
+/// Processors of a node that are read of a virtual CPU's map.
+const MAX_PROCESSORS: usize = 4096;
 
 /// The version of [`DomainStats`], as `Info` tells it.
 pub const VERSION: &str = "v1";
@@ -22,16 +30,24 @@ pub mod state {
     pub const BLOCKED: i64 = 2;
 }
 
-/// Declares structures whose fields each stand in the JSON as a value and a flag that says whether the value is known.
+/// Declares structures whose fields each stand in the JSON as a value and a flag that says whether the value is known. A field
+/// in braces has no flag; it is empty where it is not known.
 macro_rules! told {
-    ($($(#[$doc:meta])* $type:ident { $($(#[$help:meta])* $field:ident: $of:ty = $name:literal,)+ })+) => {$(
+    ($($(#[$doc:meta])* $type:ident {
+        $({ $(#[$plain_help:meta])* $plain:ident: $plain_of:ty = $plain_name:literal })?
+        $($(#[$help:meta])* $field:ident: $of:ty = $name:literal,)+
+    })+) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct $type { $($(#[$help])* pub $field: Option<$of>,)+ }
+        pub struct $type {
+            $($(#[$plain_help])* pub $plain: $plain_of,)?
+            $($(#[$help])* pub $field: Option<$of>,)+
+        }
 
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut map = serializer.serialize_map(None)?;
+                $(map.serialize_entry($plain_name, &self.$plain)?;)?
                 $(
                     map.serialize_entry(concat!($name, "Set"), &self.$field.is_some())?;
                     map.serialize_entry($name, &self.$field.clone().unwrap_or_default())?;
@@ -42,25 +58,52 @@ macro_rules! told {
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let mut map = Map::<String, Value>::deserialize(deserializer)?;
-                Ok(Self {
-                    $($field: known(&mut map, $name, concat!($name, "Set")).map_err(serde::de::Error::custom)?,)+
-                })
+                struct Fields;
+
+                impl<'de> Visitor<'de> for Fields {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str(concat!("an object with the fields of ", stringify!($type)))
+                    }
+
+                    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<$type, A::Error> {
+                        $(let mut $plain: Option<$plain_of> = None;)?
+                        $(let mut $field = Flagged::<$of>::default();)+
+                        while let Some(key) = map.next_key::<String>()? {
+                            match key.as_str() {
+                                $($plain_name => $plain = map.next_value()?,)?
+                                $(
+                                    $name => $field.value = map.next_value()?,
+                                    concat!($name, "Set") => $field.is_known = map.next_value()?,
+                                )+
+                                // Passed over as text: a tree of what is not known could take any memory.
+                                _ => drop(map.next_value::<IgnoredAny>()?),
+                            }
+                        }
+                        Ok($type {
+                            $($plain: $plain.unwrap_or_default(),)?
+                            $($field: $field.value.filter(|_| $field.is_known == Some(true)),)+
+                        })
+                    }
+                }
+
+                deserializer.deserialize_map(Fields)
             }
         }
     )+};
 }
 
-/// The value of a field whose flag is set.
-fn known<T: DeserializeOwned>(
-    map: &mut Map<String, Value>,
-    name: &str,
-    flag: &str,
-) -> Result<Option<T>, serde_json::Error> {
-    if map.get(flag) != Some(&Value::Bool(true)) {
-        return Ok(None);
+/// A field that is being read, with the flag beside it: either may come first.
+struct Flagged<T> {
+    value: Option<T>,
+    is_known: Option<bool>,
+}
+
+impl<T> Default for Flagged<T> {
+    fn default() -> Self {
+        Self { value: None, is_known: None }
     }
-    map.remove(name).map(serde_json::from_value).transpose()
 }
 
 told! {
@@ -136,8 +179,12 @@ told! {
         tx_dropped: u64 = "TxDrop",
     }
 
-    /// The fields of a disk that have a flag beside them. Times are in nanoseconds.
-    DiskNumbers {
+    /// A disk. Times are in nanoseconds.
+    Block {
+        {
+            /// The machine's name of it; empty where it has none.
+            alias: String = "Alias"
+        }
         /// Its place in the guest, such as `vda`.
         name: String = "Name",
         /// Which image of a chain it is.
@@ -195,18 +242,6 @@ told! {
     }
 }
 
-/// A disk.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Block {
-    /// The machine's name of it; empty where it has none.
-    #[serde(rename = "Alias")]
-    pub alias: String,
-    /// All other fields.
-    #[serde(flatten)]
-    pub numbers: DiskNumbers,
-}
-
 /// What one machine has used so far.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -224,19 +259,19 @@ pub struct DomainStats {
     #[serde(rename = "MigrateDomainJobInfo")]
     pub job: Option<Job>,
     /// The virtual CPUs, by their numbers.
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_ROWS>")]
     pub vcpu: Vec<Vcpu>,
     /// The interfaces.
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_ROWS>")]
     pub net: Vec<Net>,
     /// The disks.
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_ROWS>")]
     pub block: Vec<Block>,
     /// Whether `cpu_map` is known.
     #[serde(rename = "CPUMapSet")]
     pub cpu_map_set: bool,
     /// For every virtual CPU, the node's processors in their order: whether it may run there.
-    #[serde(rename = "CPUMap", deserialize_with = "or_none")]
+    #[serde(rename = "CPUMap", deserialize_with = "maps")]
     pub cpu_map: Vec<Vec<bool>>,
     /// How many virtual CPUs there are.
     #[serde(rename = "NrVirtCpu")]
@@ -245,9 +280,14 @@ pub struct DomainStats {
     pub load: Option<Load>,
 }
 
-/// A list that may be `null`, which Go writes for an empty one.
-fn or_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+/// The maps of the virtual CPUs.
+fn maps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<bool>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Processors(#[serde(deserialize_with = "bounded::list::<_, _, MAX_PROCESSORS>")] Vec<bool>);
+
+    let maps: Vec<Processors> = bounded::list::<_, _, MAX_ROWS>(deserializer)?;
+    Ok(maps.into_iter().map(|processors| processors.0).collect())
 }
 
 #[cfg(test)]
@@ -274,7 +314,9 @@ mod tests {
             vcpu: vec![Vcpu { state: Some(state::RUNNING), time: Some(u64::MAX), ..Vcpu::default() }],
             block: vec![Block {
                 alias: "root".into(),
-                numbers: DiskNumbers { name: Some("vda".into()), read_bytes: Some(3), ..Default::default() },
+                name: Some("vda".into()),
+                read_bytes: Some(3),
+                ..Block::default()
             }],
             net: vec![Net { alias: Some("default".into()), rx_bytes: Some(1), ..Net::default() }],
             cpu_map_set: true,
@@ -302,5 +344,24 @@ mod tests {
         .unwrap();
         assert_eq!(stats.memory, Some(Memory { rss: Some(5), ..Memory::default() }));
         assert_eq!((stats.vcpus, stats.vcpu.len()), (2, 0));
+    }
+    #[test]
+    fn an_answer_with_too_many_rows_has_the_first_ones() {
+        let rows = vec![json!({}); 2 * MAX_ROWS];
+        let stats: DomainStats = serde_json::from_value(json!({
+            "Name": "a", "Vcpu": rows, "Net": rows, "Block": rows, "CPUMap": vec![vec![true; 2 * MAX_PROCESSORS]; 2 * MAX_ROWS],
+        }))
+        .unwrap();
+        let capacities = [stats.vcpu.capacity(), stats.net.capacity(), stats.block.capacity()];
+        assert_eq!(capacities, [MAX_ROWS; 3]);
+        assert_eq!((stats.cpu_map.len(), stats.cpu_map[0].len()), (MAX_ROWS, MAX_PROCESSORS));
+    }
+
+    #[test]
+    fn what_is_not_known_is_passed_over() {
+        let text = r#"{"Time": 9, "Later": {"a": [1]}, "TimeSet": true, "User": 1, "UserSet": null, "SystemSet": true}"#;
+        assert_eq!(serde_json::from_str::<Cpu>(text).unwrap(), Cpu { time: Some(9), ..Cpu::default() });
+        let wrong = serde_json::from_str::<Cpu>("[1]").unwrap_err().to_string();
+        assert!(wrong.contains("the fields of Cpu"), "{wrong}");
     }
 }

@@ -21,7 +21,7 @@ use tokio::io::AsyncReadExt;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
-use super::report::{SENTENCE_MAX, cut};
+use super::report::{MAX_SENTENCE_BYTES, cut};
 use crate::process::Process;
 use crate::sockets::PodVolumes;
 
@@ -34,8 +34,12 @@ const ORDER: Duration = Duration::from_secs(20);
 /// Deadline of freezing and thawing: the launcher gives the guest's agent a minute.
 const FREEZE: Duration = Duration::from_secs(65);
 
-/// Bytes of an answer beside its picture.
-const BESIDE: usize = 64 << 10;
+/// Largest answer in bytes: a report with every list and every text as long as it may be, or all that a guest's agent tells.
+const MAX_ANSWER_BYTES: usize = 512 << 10;
+/// Largest answer about what a machine has used, in bytes: 512 virtual CPUs on as many processors are 1.5 MiB.
+const MAX_STATISTICS_BYTES: usize = 2 << 20;
+/// Largest answer with a picture, in bytes.
+const MAX_PICTURE_ANSWER_BYTES: usize = MAX_PICTURE + (64 << 10);
 
 /// Bytes of a launcher that are read at most on the connection by which its end is seen.
 const GREETING: u64 = 64 << 10;
@@ -159,7 +163,8 @@ impl Client {
             let mut bytes = [0; 256];
             while matches!(greeting.read(&mut bytes).await, Ok(1..)) {}
         };
-        Ok((Self { inner: CmdClient::new(channel), process }, ended))
+        let inner = CmdClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
+        Ok((Self { inner, process }, ended))
     }
 
     /// What the launcher reports of its machine; `None`: it has none.
@@ -328,7 +333,7 @@ impl Client {
     ///
     /// See [`Error`]; `Unsupported` of a launcher of an earlier release.
     pub async fn statistics(&self) -> Result<DomainStats, Error> {
-        let mut inner = self.inner.clone();
+        let mut inner = self.inner.clone().max_decoding_message_size(MAX_STATISTICS_BYTES);
         let answer = within(ASK, inner.get_domain_stats(cmd::EmptyRequest {})).await?;
         judge(answer.response)?;
         Ok(serde_json::from_str(&answer.domain_stats)?)
@@ -340,7 +345,7 @@ impl Client {
     ///
     /// See [`Error`].
     pub async fn picture(&self, vmi: &VirtualMachineInstance) -> Result<(String, Vec<u8>), Error> {
-        let mut inner = self.inner.clone().max_decoding_message_size(MAX_PICTURE + BESIDE);
+        let mut inner = self.inner.clone().max_decoding_message_size(MAX_PICTURE_ANSWER_BYTES);
         let answer = within(ORDER, inner.get_screenshot(request(vmi)?)).await?;
         judge(answer.response)?;
         Ok((answer.mime, answer.data))
@@ -362,7 +367,7 @@ impl From<serde_json::Error> for Error {
 
 /// A text of the launcher's, as long as it may become in conditions, events and logs.
 fn bounded(mut text: String) -> String {
-    cut(&mut text, SENTENCE_MAX);
+    cut(&mut text, MAX_SENTENCE_BYTES);
     text
 }
 
@@ -403,13 +408,13 @@ mod tests {
     async fn what_a_launcher_says_is_cut() {
         let long = "ä".repeat(4000);
         let refused = judge(Some(cmd::Response { success: false, message: long.clone() })).unwrap_err();
-        assert_eq!(refused.to_string().len(), SENTENCE_MAX);
+        assert_eq!(refused.to_string().len(), MAX_SENTENCE_BYTES);
         for code in [Code::Unimplemented, Code::Internal, Code::NotFound] {
             let call = std::future::ready(Err::<tonic::Response<()>, _>(Status::new(code, long.clone())));
-            assert!(within(ASK, call).await.unwrap_err().to_string().len() < SENTENCE_MAX + 100);
+            assert!(within(ASK, call).await.unwrap_err().to_string().len() < MAX_SENTENCE_BYTES + 100);
         }
         let json = format!("{{\"status\": {{\"{long}\": 1}}}}");
         let error: Error = serde_json::from_str::<Domain>(&json).unwrap_err().into();
-        assert!(error.to_string().len() < SENTENCE_MAX + 100);
+        assert!(error.to_string().len() < MAX_SENTENCE_BYTES + 100);
     }
 }

@@ -15,7 +15,7 @@ use super::migrate::Moving;
 use super::{Node, pods, volumes};
 use crate::launcher::client::{Client, Error};
 use crate::launcher::notify::{self, Inbox, Listening};
-use crate::launcher::report::{Newest, SENTENCE_MAX, cut};
+use crate::launcher::report::{MAX_SENTENCE_BYTES, Newest, cut};
 use crate::launcher::watch::Watch;
 use crate::migration;
 use crate::podnet;
@@ -290,7 +290,7 @@ impl Machine {
             Err(error) => {
                 // A connection that broke is no word of the launcher's: what broke it is seen elsewhere.
                 memory.sync_error = if error.is_broken() { String::new() } else { chain(&error) };
-                cut(&mut memory.sync_error, SENTENCE_MAX);
+                cut(&mut memory.sync_error, MAX_SENTENCE_BYTES);
                 let failures = memory.sync_failures.map_or(0, |(failures, _)| failures).saturating_add(1);
                 memory.sync_failures = Some((failures, now));
                 Err(error)

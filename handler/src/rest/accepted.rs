@@ -38,6 +38,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// Longest time that netd may take for one answer.
 const ASK: Duration = Duration::from_secs(5);
+/// Largest part of an answer in bytes: one connection is asked for. A flow takes a hundred times its bytes in memory.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// Which connection.
 #[derive(Debug, Deserialize)]
@@ -102,7 +104,8 @@ async fn netd(server: &Server, pod_uid: &str, index: usize) -> Result<NetdClient
             Ok::<_, std::io::Error>(TokioIo::new(stream))
         }
     });
-    Ok(NetdClient::new(channel.connect_with_connector(connect).await.map_err(|e| failed(&e))?))
+    let channel = channel.connect_with_connector(connect).await.map_err(|e| failed(&e))?;
+    Ok(NetdClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
 }
 
 async fn ask(netd: &mut NetdClient<Channel>, peer: SocketAddr) -> Result<Acceptance, tonic::Status> {

@@ -12,8 +12,8 @@ use jiff::SignedDuration;
 use podvirt_api::v1;
 use podvirt_proto::domain::{Domain, Status};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
+use super::guest::{self, List, Rows};
 use super::{Failure, Server, not_running};
 use crate::launcher::client::{Order, Question};
 
@@ -60,19 +60,24 @@ pub(super) async fn unfreeze(server: State<Server>, name: Name) -> Answer<Status
     press(&server, &name, Order::Unfreeze, agent).await
 }
 
-pub(super) async fn guest_os_info(server: State<Server>, name: Name) -> Answer<Json<Value>> {
-    let info: v1::VirtualMachineInstanceGuestAgentInfo = ask(&server, &name, Question::GuestInfo).await?;
-    Ok(Json(json!(info)))
+pub(super) async fn guest_os_info(server: State<Server>, name: Name) -> Answer<Json<guest::Info>> {
+    ask(&server, &name, Question::GuestInfo).await.map(Json)
 }
 
-pub(super) async fn user_list(server: State<Server>, name: Name) -> Answer<Json<Value>> {
-    let users: Vec<v1::VirtualMachineInstanceGuestOsUser> = ask(&server, &name, Question::Users).await?;
-    Ok(Json(json!({ "metadata": {}, "items": users })))
+pub(super) async fn user_list(
+    server: State<Server>,
+    name: Name,
+) -> Answer<Json<List<v1::VirtualMachineInstanceGuestOsUser>>> {
+    let users: Rows<v1::VirtualMachineInstanceGuestOsUser> = ask(&server, &name, Question::Users).await?;
+    Ok(Json(users.into()))
 }
 
-pub(super) async fn filesystem_list(server: State<Server>, name: Name) -> Answer<Json<Value>> {
-    let all: Vec<v1::VirtualMachineInstanceFileSystem> = ask(&server, &name, Question::Filesystems).await?;
-    Ok(Json(json!({ "metadata": {}, "items": all })))
+pub(super) async fn filesystem_list(
+    server: State<Server>,
+    name: Name,
+) -> Answer<Json<List<v1::VirtualMachineInstanceFileSystem>>> {
+    let all: Rows<v1::VirtualMachineInstanceFileSystem> = ask(&server, &name, Question::Filesystems).await?;
+    Ok(Json(all.into()))
 }
 
 /// A picture of the screen.

@@ -8,6 +8,7 @@
 
 mod accepted;
 mod backup;
+mod guest;
 mod lifecycle;
 mod status;
 mod stream;

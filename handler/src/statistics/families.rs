@@ -5,23 +5,29 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
-use podvirt_proto::stats::{Block, Cpu, DiskNumbers, Load, Memory, Net, Vcpu, state};
+use podvirt_proto::stats::{Block, Cpu, Load, MAX_ROWS, Memory, Net, Vcpu, state};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::Report;
+use super::{Filesystem, Report};
 
-/// The most rows of one kind (disks, interfaces, …) of one VMI.
-const ROWS: usize = 512;
-/// The longest value of a label that a launcher or a guest has given, in characters.
-const VALUE: usize = 128;
+/// Bytes of the series of one VMI. A machine with two hundred disks and ordinary labels has them all.
+const MAX_SERIES_BYTES: usize = 1 << 20;
+/// Bytes of a series beside its family's name and its labels: the value, braces, an end.
+const VALUE_BYTES: usize = 32;
+/// Bytes of a label beside its name and value.
+const LABEL_BYTES: usize = 4;
+
+/// Labels of a series beside those of its VMI.
+type Labels = Vec<(&'static str, String)>;
 
 /// A series of a report: the labels beside those of the VMI, and the value.
-type Sample = (Vec<(&'static str, String)>, f64);
+type Sample = (Labels, f64);
 
 /// Takes a family's samples out of a report.
 type Samples = Box<dyn Fn(&Report) -> Vec<Sample>>;
@@ -36,22 +42,30 @@ struct Family {
 
 /// The reports of one scrape, to be encoded.
 #[derive(Debug)]
-pub struct Reports(pub Vec<Report>);
+pub struct Reports(pub Arc<[Report]>);
 
 impl Collector for Reports {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Each report with the bytes of its VMI's labels, and the bytes that its series may still have.
+        let labels =
+            |report: &Report| report.labels.iter().map(|(key, value)| bytes(key, value)).sum::<usize>();
+        let mut reports: Vec<_> =
+            self.0.iter().map(|report| (report, labels(report), MAX_SERIES_BYTES)).collect();
         for family in families() {
             let name = format!("kubevirt_vmi_{}", family.name);
-            let mut seen = BTreeSet::new();
             let mut series = encoder.encode_descriptor(&name, family.help, None, family.kind)?;
-            for report in &self.0 {
-                for (more, value) in (family.samples)(report) {
-                    let more = more.into_iter().map(|(name, value)| (name.to_owned(), cut(&value)));
-                    let labels: Vec<_> = report.labels.iter().cloned().chain(more).collect();
+            for (report, own, left) in &mut reports {
+                let mut seen = BTreeSet::new();
+                for (mut more, value) in (family.samples)(report) {
+                    more.iter_mut().for_each(|(_, value)| value.retain(|c| !c.is_control()));
+                    let text = name.len() + *own + VALUE_BYTES;
+                    let text = text + more.iter().map(|(key, value)| bytes(key, value)).sum::<usize>();
                     // A launcher may tell the same disk twice; the first one counts.
-                    if !seen.insert(labels.clone()) {
+                    if text > *left || !seen.insert(more.clone()) {
                         continue;
                     }
+                    *left -= text;
+                    let labels = (report.labels.as_slice(), more.as_slice());
                     let metric = series.encode_family(&labels)?;
                     match family.kind {
                         MetricType::Counter => ConstCounter::new(value).encode(metric)?,
@@ -64,8 +78,10 @@ impl Collector for Reports {
     }
 }
 
-fn cut(value: &str) -> String {
-    value.chars().filter(|c| !c.is_control()).take(VALUE).collect()
+/// Bytes of a label in a series.
+fn bytes(name: &str, value: &str) -> usize {
+    let escaped = value.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    name.len() + value.len() + escaped + LABEL_BYTES
 }
 
 /// How a number that a launcher tells becomes one of a series.
@@ -288,7 +304,7 @@ const VCPU: [OfVcpu; 3] = [
 ];
 
 /// Name, help, unit, and value.
-type OfDisk = (&'static str, &'static str, Unit, fn(&DiskNumbers) -> Option<u64>);
+type OfDisk = (&'static str, &'static str, Unit, fn(&Block) -> Option<u64>);
 
 const BLOCK: [OfDisk; 8] = [
     ("storage_iops_read", "Requests of the guest that read a disk", Unit::One, |disk| disk.read_requests),
@@ -327,8 +343,7 @@ const NET: [Of<Net>; 8] = [
 ];
 
 /// Name, help, and value.
-type OfFilesystem =
-    (&'static str, &'static str, fn(&podvirt_api::v1::VirtualMachineInstanceFileSystem) -> i64);
+type OfFilesystem = (&'static str, &'static str, fn(&Filesystem) -> i64);
 
 const FILESYSTEM: [OfFilesystem; 2] = [
     ("filesystem_capacity_bytes", "Size of a file system of the guest, as its agent tells it", |one| {
@@ -340,7 +355,7 @@ const FILESYSTEM: [OfFilesystem; 2] = [
 ];
 
 fn vcpus(vcpus: &[Vcpu], with_state: bool, of: fn(&Vcpu) -> Option<u64>) -> Vec<Sample> {
-    let samples = vcpus.iter().take(ROWS).enumerate().filter_map(|(id, vcpu)| {
+    let samples = vcpus.iter().take(MAX_ROWS).enumerate().filter_map(|(id, vcpu)| {
         let mut labels = vec![("id", id.to_string())];
         if with_state {
             labels.push(("state", word(vcpu.state).to_owned()));
@@ -359,17 +374,17 @@ fn word(state: Option<i64>) -> &'static str {
     }
 }
 
-fn disks(disks: &[Block], unit: Unit, of: fn(&DiskNumbers) -> Option<u64>) -> Vec<Sample> {
-    let samples = disks.iter().take(ROWS).filter_map(|disk| {
+fn disks(disks: &[Block], unit: Unit, of: fn(&Block) -> Option<u64>) -> Vec<Sample> {
+    let samples = disks.iter().take(MAX_ROWS).filter_map(|disk| {
         let alias = Some(&disk.alias).filter(|alias| !alias.is_empty());
-        let drive = alias.or(disk.numbers.name.as_ref())?;
-        Some((vec![("drive", drive.clone())], unit.value(of(&disk.numbers)?)))
+        let drive = alias.or(disk.name.as_ref())?;
+        Some((vec![("drive", drive.clone())], unit.value(of(disk)?)))
     });
     samples.collect()
 }
 
 fn interfaces(nets: &[Net], of: fn(&Net) -> Option<u64>) -> Vec<Sample> {
-    let samples = nets.iter().take(ROWS).filter_map(|net| {
+    let samples = nets.iter().take(MAX_ROWS).filter_map(|net| {
         let interface = net.alias.as_ref().or(net.name.as_ref())?;
         Some((vec![("interface", interface.clone())], Unit::One.value(of(net)?)))
     });
@@ -377,11 +392,8 @@ fn interfaces(nets: &[Net], of: fn(&Net) -> Option<u64>) -> Vec<Sample> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "series have numbers of this kind")]
-fn filesystems(
-    report: &Report,
-    of: fn(&podvirt_api::v1::VirtualMachineInstanceFileSystem) -> i64,
-) -> Vec<Sample> {
-    let samples = report.filesystems.iter().take(ROWS).map(|one| {
+fn filesystems(report: &Report, of: fn(&Filesystem) -> i64) -> Vec<Sample> {
+    let samples = report.filesystems.iter().take(MAX_ROWS).map(|one| {
         let labels = vec![
             ("disk_name", one.disk_name.clone()),
             ("mount_point", one.mount_point.clone()),

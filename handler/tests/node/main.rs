@@ -104,6 +104,17 @@ async fn a_launcher_that_hangs_costs_its_own_series_alone() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_too_long_is_not_read() {
+    let (_ground, _api, handler, launcher) = running().await;
+    let memory = r#""Memory":{"RSS":2,"RSSSet":true}"#;
+    let disks = "{},".repeat(4 << 20 >> 2);
+    launcher.answer_statistics(format!(r#"{{"Name":"n_a",{memory},"Block":[{disks}{{}}]}}"#));
+    let text = within("the answer", handler.statistics.text()).await.unwrap();
+    assert_eq!((text.contains("2048.0"), launcher.calls("GetDomainStats")), (false, 1), "{text}");
+    handler.stop().await;
+}
+
+#[tokio::test]
 async fn a_launcher_is_reached_again_when_a_connection_to_it_says_no_more() {
     let (_ground, api, handler, launcher) = running().await;
     launcher.stall();

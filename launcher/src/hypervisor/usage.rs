@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use podvirt_proto::stats::{Block, Cpu, DiskNumbers, DomainStats, Memory, Net, Vcpu};
+use podvirt_proto::stats::{Block, Cpu, DomainStats, Memory, Net, Vcpu};
 
 use crate::domain::name_of;
 use crate::domain::schema::Domain;
@@ -123,23 +123,21 @@ fn disk(one: &Below<'_>, names: &HashMap<String, String>) -> Block {
     let name = one.text("name");
     Block {
         alias: name.as_ref().and_then(|name| names.get(name)).cloned().unwrap_or_default(),
-        numbers: DiskNumbers {
-            name,
-            backing_index: one.number("backingIndex"),
-            path: one.text("path"),
-            read_requests: one.number("rd.reqs"),
-            read_bytes: one.number("rd.bytes"),
-            read_time: one.number("rd.times"),
-            write_requests: one.number("wr.reqs"),
-            write_bytes: one.number("wr.bytes"),
-            write_time: one.number("wr.times"),
-            flush_requests: one.number("fl.reqs"),
-            flush_time: one.number("fl.times"),
-            errors: one.number("errors"),
-            allocation: one.number("allocation"),
-            capacity: one.number("capacity"),
-            physical: one.number("physical"),
-        },
+        name,
+        backing_index: one.number("backingIndex"),
+        path: one.text("path"),
+        read_requests: one.number("rd.reqs"),
+        read_bytes: one.number("rd.bytes"),
+        read_time: one.number("rd.times"),
+        write_requests: one.number("wr.reqs"),
+        write_bytes: one.number("wr.bytes"),
+        write_time: one.number("wr.times"),
+        flush_requests: one.number("fl.reqs"),
+        flush_time: one.number("fl.times"),
+        errors: one.number("errors"),
+        allocation: one.number("allocation"),
+        capacity: one.number("capacity"),
+        physical: one.number("physical"),
     }
 }
 

@@ -36,10 +36,10 @@ fn an_answer_of_libvirt_is_read() {
     assert_eq!(stats.net, [], "libvirt cannot count what a netd carries");
     let [root, seed] = stats.block.as_slice() else { panic!("{:?}", stats.block) };
     assert_eq!((root.alias.as_str(), seed.alias.as_str()), ("root", "seed"));
-    assert_eq!(root.numbers.name.as_deref(), Some("vda"));
-    assert_eq!((root.numbers.read_requests, root.numbers.read_bytes), (Some(1048), Some(24_887_296)));
-    assert_eq!((root.numbers.read_time, root.numbers.flush_requests), (Some(496_869_888), Some(0)));
-    assert_eq!((root.numbers.errors, root.numbers.capacity), (None, Some(33_554_432)));
+    assert_eq!(root.name.as_deref(), Some("vda"));
+    assert_eq!((root.read_requests, root.read_bytes), (Some(1048), Some(24_887_296)));
+    assert_eq!((root.read_time, root.flush_requests), (Some(496_869_888), Some(0)));
+    assert_eq!((root.errors, root.capacity), (None, Some(33_554_432)));
 }
 
 #[test]

@@ -42,6 +42,8 @@ struct Shared {
     open: watch::Sender<usize>,
     domain: Mutex<Domain>,
     refusal: Mutex<String>,
+    /// What it answers about what its machine has used.
+    statistics: Mutex<String>,
     calls: watch::Sender<Vec<String>>,
 }
 
@@ -63,6 +65,7 @@ impl Launcher {
             open: watch::channel(0).0,
             domain: Mutex::new(domain),
             refusal: Mutex::default(),
+            statistics: Mutex::new(serde_json::to_string(&statistics()).unwrap()),
             calls: watch::channel(Vec::new()).0,
         });
         let process =
@@ -89,6 +92,11 @@ impl Launcher {
     /// What it answers to the next VMIs; empty: it takes them.
     pub(crate) fn refuse(&self, why: &str) {
         *self.shared.refusal.lock().unwrap() = why.into();
+    }
+
+    /// What it answers about what its machine has used.
+    pub(crate) fn answer_statistics(&self, text: String) {
+        *self.shared.statistics.lock().unwrap() = text;
     }
 
     /// Its machine is in this state from now on; the handler is not told.
@@ -230,12 +238,10 @@ impl tower::Service<Request<Body>> for Service {
                 });
                 Grpc::new(ProstCodec::default()).unary(answer, request).await
             } else if method == "GetDomainStats" {
-                let answer = tower::service_fn(|_: tonic::Request<cmd::EmptyRequest>| {
-                    let memory = Memory { rss: Some(2), ..Memory::default() };
-                    let stats =
-                        DomainStats { name: "n_a".into(), memory: Some(memory), ..Default::default() };
+                let domain_stats = shared.statistics.lock().unwrap().clone();
+                let answer = tower::service_fn(move |_: tonic::Request<cmd::EmptyRequest>| {
                     let response = Some(cmd::Response { success: true, message: String::new() });
-                    let domain_stats = serde_json::to_string(&stats).unwrap();
+                    let domain_stats = domain_stats.clone();
                     let answer = cmd::DomainStatsResponse { response, domain_stats };
                     std::future::ready(Ok(tonic::Response::new(answer)))
                 });
@@ -262,4 +268,9 @@ impl tower::Service<Request<Body>> for Service {
             Ok(answer)
         })
     }
+}
+
+fn statistics() -> DomainStats {
+    let memory = Memory { rss: Some(2), ..Memory::default() };
+    DomainStats { name: "n_a".into(), memory: Some(memory), ..Default::default() }
 }

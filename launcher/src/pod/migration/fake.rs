@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
-use podvirt_proto::stats::{Block, DiskNumbers, DomainStats};
+use podvirt_proto::stats::{Block, DomainStats};
 
 use super::super::backup::fake::Jobs;
 use crate::hypervisor::{Backups, DomainState, DomainStatus, Hypervisor, HypervisorError, Move, Picture};
@@ -118,8 +118,7 @@ impl Hypervisor for Fake {
         Ok(Some(Progress { total: 100, remaining: 40, ..Progress::default() }))
     }
     fn statistics(&self) -> Result<DomainStats, HypervisorError> {
-        let numbers = DiskNumbers { name: Some("vda".into()), ..DiskNumbers::default() };
-        let block = vec![Block { alias: "root".into(), numbers }];
+        let block = vec![Block { alias: "root".into(), name: Some("vda".into()), ..Block::default() }];
         Ok(DomainStats { name: "shop_web".into(), block, ..DomainStats::default() })
     }
     fn limit_downtime(&self, _: Duration) -> Outcome {
