@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
@@ -121,14 +122,22 @@ impl Dir {
         UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
     }
 
-    /// Connects to the socket `name` of this kind in the directory; blocks.
+    /// Connects to the socket `name` of this kind in the directory; blocks for `limit` at most. It is the connection's timeout
+    /// of writes, too.
     ///
     /// # Errors
     ///
-    /// As [`Dir::connect`]; EPROTOTYPE: it is of another kind.
-    pub fn connect_as(&self, name: &str, kind: socket2::Type) -> io::Result<socket2::Socket> {
+    /// As [`Dir::connect`]; EPROTOTYPE: it is of another kind; `WouldBlock`: it listens and takes no connection.
+    pub fn connect_as(
+        &self,
+        name: &str,
+        kind: socket2::Type,
+        limit: Duration,
+    ) -> io::Result<socket2::Socket> {
         let socket = self.open(name)?;
         let connection = socket2::Socket::new(socket2::Domain::UNIX, kind.cloexec(), None)?;
+        // connect(2) of a UNIX socket waits for a place in the backlog as long as a write may take.
+        connection.set_write_timeout(Some(limit))?;
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         connection.connect(&socket2::SockAddr::unix(path)?)?;
         Ok(connection)
@@ -228,6 +237,23 @@ mod tests {
         volumes.dir("../..", "sockets", "").unwrap_err();
         std::fs::write(path.join("file"), "").unwrap();
         assert_eq!(dir.connect("file").await.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_socket_whose_backlog_is_full_is_given_up() {
+        let (_root, volumes, path) = pod();
+        let dir = volumes.dir(POD, "sockets", "").unwrap();
+        let listener = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None).unwrap();
+        listener.bind(&socket2::SockAddr::unix(path.join("s")).unwrap()).unwrap();
+        listener.listen(0).unwrap();
+        let mut waiting = Vec::new();
+        let error = loop {
+            match dir.connect_as("s", socket2::Type::SEQPACKET, Duration::from_millis(20)) {
+                Ok(socket) => waiting.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

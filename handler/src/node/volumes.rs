@@ -5,18 +5,22 @@
 //! that answers at its socket must be one of the pod's. What it hands over is a regular file, a block device or a
 //! directory, and nothing else ([`podvirt_proto::volumes`]). virt-handler opens no path of a pod's, and mounts nothing:
 //! it carries descriptors.
+//!
+//! Both ends are programs of a tenant's pods, which may stall: no thread waits for them, and each has one deadline for all of its
+//! message.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use podvirt_api::names::{path, pod::volume, target_attachment_name};
 use podvirt_api::storage::{is_hotpluggable, volumes as volumes_of};
 use podvirt_api::v1::VirtualMachineInstance;
-use podvirt_proto::volumes;
+use podvirt_proto::volumes::{self, Incoming, MESSAGE_TIMEOUT, Message};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Node, pods};
 use crate::launcher::client::Error;
@@ -95,13 +99,38 @@ async fn carry(
     ready: &Ready,
 ) -> anyhow::Result<()> {
     pods::attachment(node, vmi, &ready.pod, &ready.uid, launcher_uid).await?;
-    let asked = connect(node, &ready.uid, volume::HOTPLUG_DISKS, path::ATTACHMENT_SOCKET).await?;
-    let name = ready.volume.clone();
-    let disk: OwnedFd = spawn_blocking(move || volumes::ask(&asked, &name)).await??;
+    let attachment = connect(node, &ready.uid, volume::HOTPLUG_DISKS, path::ATTACHMENT_SOCKET).await?;
+    let disk = Carried(Some(exchange(&attachment, &ready.volume, None).await?.disk(&ready.volume)?));
     let launcher = connect(node, launcher_uid, volume::SOCKETS, path::VOLUMES_SOCKET).await?;
-    let name = ready.volume.clone();
-    spawn_blocking(move || volumes::give(&launcher, &name, disk.as_fd())).await??;
+    let disk = disk.0.as_ref().map(OwnedFd::as_fd);
+    exchange(&launcher, &ready.volume, disk).await?.taken(&ready.volume)?;
     Ok(())
+}
+
+/// A disk on its way. Closing a file on NFS may wait for a server that is gone, which must not hold up this process's one thread.
+struct Carried(Option<OwnedFd>);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        drop(self.0.take().map(|disk| spawn_blocking(|| drop(disk))));
+    }
+}
+
+/// Sends what is said of a volume, and receives the answer.
+async fn exchange(
+    stream: &UnixStream,
+    volume: &str,
+    disk: Option<BorrowedFd<'_>>,
+) -> Result<Incoming, volumes::Error> {
+    // A new connection has room for it.
+    volumes::send(stream, &Message::of(volume), disk)?;
+    let mut incoming = Incoming::default();
+    let received = async {
+        while !stream.async_io(Interest::READABLE, || incoming.read(stream)).await? {}
+        Ok::<_, io::Error>(())
+    };
+    timeout(MESSAGE_TIMEOUT, received).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    Ok(incoming)
 }
 
 /// Connects to a socket in a volume of a pod, behind which a process of the pod is.
@@ -123,7 +152,45 @@ async fn connect(node: &Node, pod_uid: &str, volume: &str, name: &str) -> anyhow
         }
     };
     node.volumes.peer(&stream, pod_uid)?;
-    let stream = stream.into_std()?;
-    stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_sends_a_byte_now_and_then_is_given_up_as_a_silent_one() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let begin = Instant::now();
+        let drips = tokio::spawn(async move {
+            while there.write_all(b"x").await.is_ok() {
+                sleep(MESSAGE_TIMEOUT / 2 + Duration::from_secs(1)).await;
+            }
+        });
+        let Err(volumes::Error::Connection(error)) = exchange(&here, "data", None).await else {
+            panic!("no message came")
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        // The third byte would begin it anew.
+        assert!(begin.elapsed() < MESSAGE_TIMEOUT + Duration::from_secs(1), "{:?}", begin.elapsed());
+        drop(here);
+        drips.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_disk_goes_from_one_end_to_the_other() {
+        let (attachment, there) = UnixStream::pair().unwrap();
+        let disk = tempfile::tempfile().unwrap();
+        volumes::send(&there, &Message::of("data"), Some(disk.as_fd())).unwrap();
+        let carried = exchange(&attachment, "data", None).await.unwrap().disk("data").unwrap();
+        File::from(carried).set_len(7).unwrap();
+        assert_eq!(disk.metadata().unwrap().len(), 7);
+        volumes::send(&there, &Message::of("other"), None).unwrap();
+        exchange(&attachment, "data", Some(disk.as_fd())).await.unwrap().taken("data").unwrap_err();
+    }
 }

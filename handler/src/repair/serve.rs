@@ -20,7 +20,7 @@ use crate::sockets::Dir;
 
 /// Milliseconds between two attempts to reach a backend that is not there (yet).
 const AGAIN: u16 = 100;
-/// How long a backend may take to read an answer.
+/// How long a backend may take to take a connection, and to read an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sockets in one request from which on two threads share them.
@@ -72,7 +72,7 @@ impl Server {
     fn run(&self) {
         let kind = if self.protocol == Protocol::Move { Type::SEQPACKET } else { Type::STREAM };
         loop {
-            match self.directory.connect_as(&self.name, kind) {
+            match self.directory.connect_as(&self.name, kind, TIMEOUT) {
                 Ok(backend) => {
                     info!(socket = self.name, "repair of connections is offered");
                     match self.serve(&backend) {
