@@ -6,6 +6,8 @@
 //! The command line or the variable `RUST_LOG` says how much the daemon logs. Where neither is given, the KubeVirt object says
 //! it, and a change of the object takes effect at once ([`Logs::set`]).
 
+mod json;
+
 use std::io::IsTerminal;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,7 +120,7 @@ pub fn init(name: &str, format: Format, filter: Option<&str>) -> Result<Logs, Er
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
     let put: Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync> = match format {
         Format::Json => {
-            let lines = lines.json().flatten_event(true).with_current_span(true).with_span_list(false);
+            let lines = lines.event_format(json::Lines).fmt_fields(json::Fields);
             let lines = lines.with_filter_reloading();
             let handle = lines.reload_handle();
             lines.finish().try_init()?;
