@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use podvirt_api::migration::{COMPLETION_TIMEOUT_PER_GIB, PROGRESS_TIMEOUT};
 use podvirt_api::v1::{self, MigrationAbortStatus, VirtualMachineInstanceMigrationState as State};
 use podvirt_proto::domain::reason;
 use podvirt_proto::migration::{AbortStatus, Migration, Options};
@@ -17,9 +18,7 @@ use super::{
 };
 use crate::vm::Launcher;
 
-/// Defaults of upstream's cluster configuration.
-const PROGRESS_TIMEOUT: i64 = 150;
-const COMPLETION_TIMEOUT_PER_GIB: i64 = 150;
+/// Milliseconds that a guest stands still at most: the default of upstream's cluster configuration.
 const MAX_DOWNTIME_MS: u64 = 900;
 
 pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
