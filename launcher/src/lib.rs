@@ -19,6 +19,7 @@
 
 pub mod accelerator;
 pub mod attach;
+mod beneath;
 pub mod capabilities;
 pub mod cli;
 pub mod console;

@@ -94,7 +94,10 @@ fn pod(
             devices.push(VolumeDevice { name: pod_volume(&volume.name), device_path: place });
         } else {
             let read_only = volume.read_only.then_some(true);
-            mounts.push(VolumeMount { read_only, ..mount(&pod_volume(&volume.name), &place) });
+            // Machines may share the claim that their backups go to: none reaches another one's directory, by `..` neither.
+            let own = volume.is_directory.then(|| machine.name.to_owned());
+            let place = own.iter().fold(place, |place, own| format!("{place}/{own}"));
+            mounts.push(VolumeMount { read_only, sub_path: own, ..mount(&pod_volume(&volume.name), &place) });
         }
     }
     let container = Container {
@@ -251,12 +254,13 @@ mod tests {
             attached("data", json!({"claimName": "a"})),
             attached("device", json!({"claimName": "b", "volumeMode": "Block"})),
             attached("hotplug-disks", json!({"claimName": "c"})),
+            Attached { is_directory: true, ..attached("to", json!({"claimName": "copies"})) },
         ];
         let pod = attachment_pod(&machine(), &launcher(), "node1", &volumes, &images, &config).unwrap();
         assert_eq!(restricted::violations(&pod), [""; 0]);
-        assert_eq!(volumes_of(&pod).collect::<Vec<_>>(), ["data", "device", "hotplug-disks"]);
+        assert_eq!(volumes_of(&pod).collect::<Vec<_>>(), ["data", "device", "hotplug-disks", "to"]);
         let name = pod.metadata.name.clone().unwrap();
-        assert_eq!(name, attachment_name("p1", ["data", "device", "hotplug-disks"]));
+        assert_eq!(name, attachment_name("p1", ["data", "device", "hotplug-disks", "to"]));
         let pod = serde_json::to_value(pod).unwrap();
         assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], "p1");
         let spec = &pod["spec"];
@@ -266,6 +270,8 @@ mod tests {
         assert_eq!(container["resources"], has);
         assert_eq!(container["volumeDevices"], json!([{"name": "device", "devicePath": "/attached/device"}]));
         assert_eq!(container["volumeMounts"][0], json!({"name": "data", "mountPath": "/attached/data"}));
+        let own = json!({"name": "to", "mountPath": "/attached/to/vm", "subPath": "vm"});
+        assert_eq!(container["volumeMounts"][2], own, "of the claim, the machine's own directory alone");
         let told: Vec<Attached> =
             serde_json::from_str(container["command"].as_array().unwrap().last().unwrap().as_str().unwrap())
                 .unwrap();

@@ -1,5 +1,7 @@
 //! What is on a claim: a disk image, or the claim is a block device.
 //!
+//! Other pods may have written to the claim: a link in the image's place is not followed ([`crate::beneath`]).
+//!
 //! A claim without a disk image gets one, as large as was asked for and sparse. One that is smaller than its claim, because the
 //! claim was expanded, grows when the machine starts, and while it runs ([`possible`] says how far): upstream's sizes.
 
@@ -14,12 +16,13 @@ use podvirt_api::quantity::Quantity;
 use podvirt_api::storage::is_block;
 use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::Volume;
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
 use tracing::{info, warn};
 
 use super::MediaError;
 use super::images::ImageSources;
 use super::probe;
+use crate::beneath;
 use crate::domain::{Base, ImageFormat, Place};
 
 /// Sizes of disk images are multiples of it, bytes.
@@ -48,36 +51,38 @@ pub(super) fn base(
     if told.is_some_and(is_block) {
         return device(volume, name, read_only);
     }
-    let path = claims.join(&volume.name).join(path::DISK_IMAGE);
+    let claim = claims.join(&volume.name);
     let makes = !sources.incoming || sources.moved.contains(&volume.name);
     let writes = told.filter(|_| !read_only && makes);
-    image(&path, &volume.name, name, writes, sources.notes)?;
+    let file = image(&claim, &volume.name, name, writes, sources.notes)?;
+    let path = claim.join(path::DISK_IMAGE);
     // A disk that moves has its own size.
     if let Some(told) = writes.filter(|_| !sources.incoming) {
-        grow(&path, told);
+        grow(&file, &path, told);
     }
     Ok(Base { path, place: Place::File, format: ImageFormat::Raw })
 }
 
-/// The disk image at `path`, on the claim `name` of `volume`. One that does not exist is made where the machine writes to it:
-/// `writes` is what is told of the claim then.
+/// The disk image of `volume` on the claim `name`, which is mounted at `claim`. One that does not exist is made where the machine
+/// writes to it: `writes` is what is told of the claim then.
 fn image(
-    path: &Path,
+    claim: &Path,
     volume: &str,
     name: &str,
     writes: Option<&PersistentVolumeClaimInfo>,
     notes: &Notes,
 ) -> Result<File, MediaError> {
-    if let Some(told) = writes.filter(|_| !path.exists()) {
-        make(path, told, notes)?;
+    let path = claim.join(path::DISK_IMAGE);
+    if let Some(told) = writes.filter(|_| path.symlink_metadata().is_err()) {
+        make(&path, told, notes)?;
     }
-    let file = OpenOptions::new().read(true).write(writes.is_some()).open(path).map_err(|source| {
-        MediaError::Claim { volume: volume.to_owned(), claim: name.to_owned(), path: path.to_owned(), source }
-    })?;
-    if !file.metadata().map_err(|e| MediaError::file("read", path, e))?.is_file() {
-        return Err(MediaError::NotAFile(path.to_owned()));
-    }
-    Ok(file)
+    let access = if writes.is_some() { OFlags::RDWR } else { OFlags::RDONLY };
+    beneath::file(claim, path::DISK_IMAGE, access).map_err(|source| MediaError::Claim {
+        volume: volume.to_owned(),
+        claim: name.to_owned(),
+        path,
+        source,
+    })
 }
 
 /// Opens the disk on a claim that is at `place`: mounted there, or a device.
@@ -95,7 +100,7 @@ pub fn open(
     if is_block(told) {
         return opened(place, volume, claim, read_only);
     }
-    image(&place.join(path::DISK_IMAGE), volume, claim, Some(told).filter(|_| !read_only), &Notes::default())
+    image(place, volume, claim, Some(told).filter(|_| !read_only), &Notes::default())
 }
 
 /// The device of the claim `name`. QEMU opens it with this process's rights: that it can is found out here, where the reason can
@@ -147,18 +152,17 @@ fn make(path: &Path, told: &PersistentVolumeClaimInfo, notes: &Notes) -> Result<
     Ok(())
 }
 
-/// Grows the disk image to what its claim has room for; one that has all of its place on the storage keeps that. A machine whose
-/// disk does not grow has the disk that it had.
-fn grow(path: &Path, told: &PersistentVolumeClaimInfo) {
+/// Grows the disk image `file` at `path` to what its claim has room for; one that has all of its place on the storage keeps that. A
+/// machine whose disk does not grow has the disk that it had.
+fn grow(file: &File, path: &Path, told: &PersistentVolumeClaimInfo) {
     let grown = || -> io::Result<Option<u64>> {
         let Some(size) = possible(path, told)? else { return Ok(None) };
-        let metadata = path.metadata()?;
+        let metadata = file.metadata()?;
         if size <= metadata.len() {
             return Ok(None);
         }
-        let file = OpenOptions::new().write(true).open(path)?;
         if probe::is_allocated(&metadata) && metadata.len() > 0 {
-            fallocate(&file, FallocateFlags::empty(), metadata.len(), size - metadata.len())?;
+            fallocate(file, FallocateFlags::empty(), metadata.len(), size - metadata.len())?;
         } else {
             file.set_len(size)?;
         }
@@ -287,13 +291,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, notes) = (dir.path().join(path::DISK_IMAGE), Notes::default());
         make(&path, &told("20Mi", "20Mi"), &notes).unwrap();
+        let file = image(dir.path(), "v", "c", Some(&told("20Mi", "20Mi")), &notes).unwrap();
         let seen = path.metadata().unwrap();
         assert_eq!((seen.len(), probe::is_allocated(&seen)), (20 * MIB, false));
         assert!(notes.lock().unwrap().is_empty());
         // It has all that was asked for, the file system's part included.
-        grow(&path, &told("20Mi", "20Mi"));
+        grow(&file, &path, &told("20Mi", "20Mi"));
         assert_eq!(path.metadata().unwrap().len(), 20 * MIB);
-        grow(&path, &told("40Mi", "40Mi"));
+        grow(&file, &path, &told("40Mi", "40Mi"));
         assert_eq!(path.metadata().unwrap().len(), 37 * MIB);
         let told = make(&dir.path().join("x"), &told("9Ei", "9Ei"), &notes).unwrap_err().to_string();
         assert!(told.contains("room") && told.contains("10 %"), "{told}");
@@ -304,7 +309,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(path::DISK_IMAGE);
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
-        grow(&path, &told("4Mi", "4Mi"));
+        grow(&OpenOptions::new().write(true).open(&path).unwrap(), &path, &told("4Mi", "4Mi"));
         let seen = path.metadata().unwrap();
         assert_eq!((seen.len(), probe::is_allocated(&seen)), (3 * MIB, true));
     }

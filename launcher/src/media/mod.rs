@@ -118,9 +118,6 @@ pub enum MediaError {
         /// The keys.
         keys: &'static str,
     },
-    /// A disk image is something else.
-    #[error("{0} is not a regular file")]
-    NotAFile(PathBuf),
     /// It is not known where the image of the kernel is.
     #[error("no directory is known for the image {0}; give --kernel-root DIR")]
     NoKernelRoot(String),

@@ -9,15 +9,16 @@
 //! Which claim it was made for is in a file beside it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::OFlags;
 use tracing::info;
 
 use super::claims::length;
 use super::{MediaError, probe};
+use crate::beneath;
 use crate::domain::{Image, ImageFormat};
 
 /// Where the virtual size is in qcow2's header, bytes (docs/interop/qcow2.txt in QEMU's sources).
@@ -79,14 +80,16 @@ struct Tracked<'a> {
 ///
 /// The overlay cannot be made.
 fn of(tracked: Tracked<'_>, directory: &Path, incoming: bool) -> Result<PathBuf, MediaError> {
-    let path = directory.join(format!("{}.qcow2", tracked.volume));
-    if incoming && path.exists() {
+    let name = format!("{}.qcow2", tracked.volume);
+    let path = directory.join(&name);
+    // The directory is on a claim: a link there is no overlay.
+    let had = virtual_size(directory, &name);
+    if incoming && had.is_some() {
         return Ok(path);
     }
     let size = tracked.size;
     let note = note(&path);
     let known = std::fs::read_to_string(&note).ok();
-    let had = virtual_size(&path);
     if had == Some(size) && known.as_deref() == Some(tracked.on) {
         return Ok(path);
     }
@@ -130,9 +133,9 @@ fn note(overlay: &Path) -> PathBuf {
 }
 
 /// The size of the disk that an overlay is of, bytes; none where there is no overlay.
-fn virtual_size(path: &Path) -> Option<u64> {
+fn virtual_size(directory: &Path, name: &str) -> Option<u64> {
     let mut header = [0; SIZE_AT + 8];
-    File::open(path).ok()?.read_exact(&mut header).ok()?;
+    beneath::file(directory, name, OFlags::RDONLY).ok()?.read_exact(&mut header).ok()?;
     let [b'Q', b'F', b'I', 0xfb, .., a, b, c, d, e, f, g, h] = header else { return None };
     Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
@@ -193,12 +196,13 @@ mod tests {
             (path, inode)
         };
         let first = of("a", false);
-        assert_eq!(virtual_size(&first.0), Some(MIB));
+        assert_eq!(virtual_size(&directory, "root.qcow2"), Some(MIB));
         assert_eq!(of("a", false), first, "it is there");
         let grown = |size: u64| disk.set_len(size).unwrap();
         grown(2 * MIB);
         assert_eq!(of("a", true), first, "the machine comes with it");
-        assert_eq!(virtual_size(&of("a", false).0), Some(2 * MIB));
+        let _made_anew = of("a", false);
+        assert_eq!(virtual_size(&directory, "root.qcow2"), Some(2 * MIB));
         std::fs::write(note(&first.0), "b").unwrap();
         let _ = of("a", false);
         assert_eq!(std::fs::read_to_string(note(&first.0)).unwrap(), "a", "it was of another claim");
@@ -215,9 +219,15 @@ mod tests {
     fn what_is_no_overlay_has_no_size() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.qcow2");
-        assert_eq!(virtual_size(&path), None);
+        let size = |name: &str| virtual_size(dir.path(), name);
+        assert_eq!(size("x.qcow2"), None);
         std::fs::write(&path, [0; 64]).unwrap();
-        assert_eq!(virtual_size(&path), None);
+        assert_eq!(size("x.qcow2"), None);
+        // Another volume's.
+        std::fs::write(&path, b"QFI\xfb00000000000000000000\0\0\0\0\0\0\0\x07").unwrap();
+        assert_eq!(size("x.qcow2"), Some(7));
+        std::os::unix::fs::symlink("x.qcow2", dir.path().join("link.qcow2")).unwrap();
+        assert_eq!(size("link.qcow2"), None);
         let on = [("x".to_owned(), "a".to_owned())].into();
         let tracking = Tracking { directory: dir.path().to_owned(), on, incoming: false };
         let image = || Image::new(dir.path().join("none"), ImageFormat::Raw);

@@ -78,9 +78,9 @@ impl Held {
         self.all().get(volume).filter(|disk| disk.kind == Kind::Device).map(|disk| Arc::clone(&disk.file))
     }
 
-    /// Whether the directory of a volume's claim is here.
-    pub(super) fn is_directory(&self, volume: &str) -> bool {
-        self.all().get(volume).is_some_and(|disk| disk.kind == Kind::Directory)
+    /// The directory of a volume's claim, where that is what was handed over.
+    pub(super) fn directory(&self, volume: &str) -> Option<Arc<File>> {
+        self.all().get(volume).filter(|disk| disk.kind == Kind::Directory).map(|disk| Arc::clone(&disk.file))
     }
 
     /// Keeps the disk of a volume, unless there is one.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use podvirt_api::backup::Options;
 use podvirt_api::error::chain;
-use podvirt_api::names::path;
 use podvirt_api::v1::BackupMode;
 use podvirt_proto::domain::Backup;
 use tracing::{info, warn};
@@ -14,7 +13,8 @@ use tracing::{info, warn};
 use super::super::freeze::Guest as _;
 use super::super::shared::Shared;
 use super::describe::{Description, describe};
-use super::follow::{Job, clear, follow};
+use super::follow::{Job, follow};
+use super::place::Place;
 use super::room::Room;
 use super::{BackupError, checkpoint, pull};
 use crate::domain::schema::Disk;
@@ -42,17 +42,18 @@ pub(super) async fn start(
     let place = options.target_path.as_deref().map(Path::new);
     let place = place.ok_or(BackupError::Missing("targetPath"))?;
     let volume = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if !shared.held.is_directory(volume) {
-        return Err(BackupError::NotHandedOver(volume.to_owned()));
-    }
+    let claim = shared.held.directory(volume);
+    let claim = claim.ok_or_else(|| BackupError::NotHandedOver(volume.to_owned()))?;
     let whole = match &options.incremental {
         Some(since) => checkpoint::without_bitmap(shared, &disks, since).await?,
         None => Vec::new(),
     };
     checkpoint::forget_superseded(shared, &options).await;
     let socket = pulls.then(|| pull::socket(&shared.identity.uid)).transpose()?;
-    let directory = path::plugged_device(volume).join(machine).join(&backup.checkpoint);
-    std::fs::create_dir_all(&directory).map_err(|error| BackupError::Directory(directory.clone(), error))?;
+    let place = Place::make(&*claim, machine, &backup.checkpoint).map_err(|source| {
+        BackupError::Directory(Path::new(volume).join(machine).join(&backup.checkpoint), source)
+    })?;
+    let directory = place.path();
     let description = describe(&disks, &options, &backup.checkpoint, &directory, &whole, socket.as_deref());
     let Description { job, checkpoint, told } = description?;
     let room = if pulls { room(shared, &disks, &directory).await } else { None };
@@ -63,7 +64,7 @@ pub(super) async fn start(
     let begun = begin(shared, options.skip_quiesce, job, checkpoint).await;
     let warning = begun.inspect_err(|_| {
         shared.pull.end();
-        clear(&directory);
+        place.clear();
     })?;
     backup.message = warning.unwrap_or_default();
     backup.disks = told;
@@ -75,7 +76,7 @@ pub(super) async fn start(
         "the backup has begun"
     );
     shared.facts.send_modify(|facts| facts.backup = Some(backup.clone()));
-    tokio::spawn(follow(Arc::clone(shared), backup, Job { directory, pulls, room }));
+    tokio::spawn(follow(Arc::clone(shared), backup, Job { place, pulls, room }));
     Ok(())
 }
 

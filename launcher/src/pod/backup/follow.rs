@@ -1,6 +1,5 @@
 //! What becomes of libvirt's job.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use tracing::{info, warn};
 
 use super::super::report::{millis, now};
 use super::super::shared::Shared;
+use super::place::Place;
 use super::room::Room;
 use crate::hypervisor::{BackupEnd, Hypervisor, HypervisorError};
 
@@ -55,7 +55,7 @@ pub(super) fn failure(ends: Ends, seen: Seen) -> Option<String> {
 #[derive(Debug)]
 pub(super) struct Job {
     /// Where QEMU writes.
-    pub(super) directory: PathBuf,
+    pub(super) place: Place,
     /// Whether it is one in pull mode.
     pub(super) pulls: bool,
     /// The room that it is to leave.
@@ -64,7 +64,7 @@ pub(super) struct Job {
 
 /// Tells of the backup's end.
 pub(super) async fn follow(shared: Arc<Shared>, mut backup: Backup, job: Job) {
-    let Job { directory, pulls, room } = job;
+    let Job { place, pulls, room } = job;
     let (mut failures, mut full) = (0, None);
     let seen = loop {
         sleep(LOOK).await;
@@ -99,7 +99,7 @@ pub(super) async fn follow(shared: Arc<Shared>, mut backup: Backup, job: Job) {
     backup.ended_at_ms = Some(millis(now()));
     let failure = full.or_else(|| failure(ends, seen));
     if pulls || failure.is_some() {
-        clear(&directory);
+        place.clear();
     }
     match failure {
         None => info!(backup = backup.name, "the backup is complete"),
@@ -109,13 +109,4 @@ pub(super) async fn follow(shared: Arc<Shared>, mut backup: Backup, job: Job) {
         }
     }
     shared.facts.send_modify(|facts| facts.backup = Some(backup));
-}
-
-/// Removes the files of a backup, with the machine's directory around them where there is nothing else in it.
-pub(super) fn clear(directory: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(directory) {
-        warn!(directory = %directory.display(), %error, "what is left of the backup stays");
-    }
-    // Copies of earlier backups keep it.
-    let _ = directory.parent().map(std::fs::remove_dir);
 }

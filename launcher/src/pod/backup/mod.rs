@@ -13,7 +13,7 @@
 //! good end. Ended otherwise, it has failed.
 //!
 //! What QEMU writes goes into the directory of a claim that another pod holds; virt-handler has brought its descriptor as it brings disks
-//! ([`super::held`]). In it `<machine>/<checkpoint>/` is made, with a qcow2 file for each disk: the copy, or, in pull mode, what the disk
+//! ([`super::held`]). In it `<machine>/<checkpoint>/` is made ([`place`]), with a qcow2 file for each disk: the copy, or, in pull mode, what the disk
 //! was where the guest has written meanwhile. The guest stands still for the begin of the job alone, so that all disks are of one
 //! moment. A job that fails takes its files along, and one in pull mode does so in any case. One in pull mode fails before its claim is full
 //! ([`room`]).
@@ -33,6 +33,7 @@ mod error;
 #[cfg(test)]
 pub(super) mod fake;
 mod follow;
+mod place;
 mod pull;
 #[cfg(test)]
 mod pull_tests;

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::super::migration::fake::Fake;
 use super::fake::Jobs;
 use super::follow::{Ends, Job, Seen, failure, follow};
+use super::place::Place;
 use super::room::Room;
 use super::tests::{AT, asked, running, shared};
 use super::*;
@@ -33,15 +34,14 @@ impl Machine {
         let hypervisor = Fake::new(Status::Running).0;
         shared.view.send_modify(|view| view.hypervisor = Some(hypervisor.clone()));
         let claim = tempfile::tempdir().unwrap();
-        let directory = claim.path().join("vm/b-1");
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join("b-root.qcow2"), "scratch").unwrap();
+        let place = Place::make(std::fs::File::open(claim.path()).unwrap(), "vm", "b-1").unwrap();
+        std::fs::write(place.path().join("b-root.qcow2"), "scratch").unwrap();
         if pulls {
             let socket = claim.path().join("nbd");
             std::fs::write(&socket, "").unwrap();
             shared.pull.begin(&running(), socket);
         }
-        let followed = tokio::spawn(follow(shared.clone(), running(), Job { directory, pulls, room }));
+        let followed = tokio::spawn(follow(shared.clone(), running(), Job { place, pulls, room }));
         Machine { shared, hypervisor, followed, claim }
     }
 
