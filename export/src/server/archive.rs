@@ -1,15 +1,22 @@
 //! All files of a claim, packed by tar and compressed.
 //!
+//! A pod may write to the claim meanwhile, and put a link in the place of a directory or of a file. So everything is opened in the
+//! directory that it was found in, without following links, and what it is is told by what was opened.
+//!
 //! One thread packs and hands over pieces, which are compressed as those of an image. It waits while the client does, and ends
 //! when the client has gone.
 
-use std::fs;
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use axum::response::Response;
 use futures::{Stream, StreamExt, stream};
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, open, openat, openat2, readlinkat};
+use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::gzip::{PIECE, member, packed, together};
@@ -52,28 +59,77 @@ impl Write for Pieces {
 /// Packs the files below a directory.
 fn pack(root: &Path, to: impl Write) -> io::Result<()> {
     let mut builder = tar::Builder::new(Named::new(to));
-    builder.follow_symlinks(false);
     builder.sparse(true);
-    let mut open = vec![PathBuf::from(".")];
-    while let Some(directory) = open.pop() {
-        announce(&mut builder, &directory)?;
-        builder.append_dir(&directory, root.join(&directory))?;
-        let entries = fs::read_dir(root.join(&directory))?.collect::<io::Result<Vec<_>>>()?;
-        for entry in entries {
-            let path = directory.join(entry.file_name());
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                let is_own = directory == Path::new(".") && entry.file_name() == NOT_THE_TENANTS;
-                open.extend((!is_own).then_some(path));
-            } else if kind.is_file() || kind.is_symlink() {
-                announce(&mut builder, &path)?;
-                builder.append_path_with_name(entry.path(), &path)?;
-            } else {
-                tracing::warn!(path = %path.display(), "neither a file nor a directory: left out");
+    let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut pending = vec![PathBuf::from(".")];
+    while let Some(path) = pending.pop() {
+        let Some(directory) = subdirectory(&root, &path)? else { continue };
+        announce(&mut builder, &path)?;
+        builder.append_dir(&path, format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
             }
+            let is_own = path == Path::new(".") && name == NOT_THE_TENANTS;
+            let is_directory = pack_entry(&mut builder, &directory, entry.file_name(), &path.join(name))?;
+            pending.extend((is_directory && !is_own).then(|| path.join(name)));
         }
     }
     builder.into_inner()?.into_inner().flush()
+}
+
+/// The directory `path` below the root; none where it has gone, or is none any more.
+fn subdirectory(root: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(root, path, flags, Mode::empty(), resolve) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error @ (Errno::LOOP | Errno::NOTDIR | Errno::NOENT | Errno::XDEV)) => {
+            tracing::warn!(path = %path.display(), %error, "no directory of the claim any more: left out");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Packs an entry of a directory as `path`, but for a directory; whether it is one.
+fn pack_entry(
+    builder: &mut tar::Builder<Named<impl Write>>,
+    directory: &OwnedFd,
+    name: &CStr,
+    path: &Path,
+) -> io::Result<bool> {
+    let opened =
+        |flags| match openat(directory, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(entry) => Ok(Some(File::from(entry))),
+            // Removed, or replaced by a link, after it was found.
+            Err(Errno::NOENT | Errno::LOOP) => Ok(None),
+            Err(error) => Err(io::Error::from(error)),
+        };
+    let Some(entry) = opened(OFlags::PATH)? else { return Ok(false) };
+    let metadata = entry.metadata()?;
+    if metadata.is_dir() {
+        return Ok(true);
+    }
+    if metadata.is_symlink() {
+        let target = readlinkat(&entry, c"", Vec::new())?;
+        let mut header = tar::Header::new_gnu();
+        header.set_metadata(&metadata);
+        announce(builder, path)?;
+        builder.append_link(&mut header, path, Path::new(OsStr::from_bytes(target.to_bytes())))?;
+        return Ok(false);
+    }
+    let file = metadata.is_file().then(|| opened(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY));
+    match file.transpose()?.flatten() {
+        Some(mut file) if file.metadata()?.is_file() => {
+            announce(builder, path)?;
+            builder.append_file(path, &mut file)?;
+        }
+        _ => tracing::warn!(path = %path.display(), "neither a file nor a directory: left out"),
+    }
+    Ok(false)
 }
 
 /// Has the next entry named as it is: of a name that fits into a header only without its prefix, the whole stands ahead.
@@ -109,4 +165,64 @@ fn pieces(root: PathBuf) -> impl Stream<Item = io::Result<Vec<u8>>> + Send + 'st
 pub(super) fn answer(root: PathBuf) -> Response {
     let members = pieces(root).map(|piece| blocking(move || member(&piece?)));
     packed(members.buffered(together()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Paths and contents of what is packed.
+    fn packed_files(root: &Path) -> Vec<(String, Vec<u8>)> {
+        let mut archive = Vec::new();
+        pack(root, &mut archive).unwrap();
+        let mut archive = tar::Archive::new(archive.as_slice());
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            (entry.path().unwrap().display().to_string(), content)
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn nothing_from_outside_is_packed_while_links_are_swapped_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let (claim, outside) = (dir.path().join("claim"), dir.path().join("outside"));
+        for directory in [&claim, &outside, &claim.join("a"), &outside.join("deep")] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        for file in [outside.join("key"), outside.join("deep/key")] {
+            fs::write(file, "secret").unwrap();
+        }
+        fs::write(claim.join("file"), "own").unwrap();
+        let ends = Arc::new(AtomicBool::new(false));
+        let swapping = {
+            let (claim, outside, ends) = (claim.clone(), outside.clone(), Arc::clone(&ends));
+            std::thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    let (directory, file) = (claim.join("a"), claim.join("file"));
+                    fs::remove_dir(&directory).unwrap();
+                    symlink(&outside, &directory).unwrap();
+                    symlink(outside.join("key"), claim.join("new")).unwrap();
+                    fs::rename(claim.join("new"), &file).unwrap();
+                    fs::remove_file(&directory).unwrap();
+                    fs::create_dir(&directory).unwrap();
+                    fs::write(claim.join("new"), "own").unwrap();
+                    fs::rename(claim.join("new"), &file).unwrap();
+                }
+            })
+        };
+        let packed: Vec<_> = (0..2000).flat_map(|_| packed_files(&claim)).collect();
+        ends.store(true, Ordering::Relaxed);
+        swapping.join().unwrap();
+        assert!(packed.iter().any(|(_, content)| content == b"own"));
+        let foreign = packed.iter().find(|(path, content)| path.contains("key") || content == b"secret");
+        assert_eq!(foreign, None);
+    }
 }
