@@ -73,8 +73,9 @@ Ctrl+] or Ctrl+5 leaves the console.",
   # Remove it:
   virtctl credentials remove-ssh-key --user=jdoe --file=id_ed25519.pub myvm
 
-  # Set a password:
-  virtctl credentials set-password --user=jdoe --password=secret myvm
+  # Set a password, which no list of processes and no history of a shell has:
+  virtctl credentials set-password --user=jdoe --password-file=secret.txt myvm
+  pass show jdoe | virtctl credentials set-password --user=jdoe --password-file=- myvm
 
 --user is the guest's user here, never the kubeconfig's. A Secret that the virtual machine does not own is changed with
 --force only.",

@@ -30,6 +30,7 @@ mod config;
 mod explain;
 mod help;
 mod output;
+mod password;
 mod pump;
 mod random;
 mod target;

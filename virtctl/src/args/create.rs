@@ -135,7 +135,7 @@ pub(crate) struct CreateVm {
     /// User in the guest, for cloud-init
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// File with the user's password, which the manifest has in clear text
+    /// File with the user's password, which the manifest has in clear text; - is the standard input
     #[arg(long, value_name = "PATH")]
     pub(crate) password_file: Option<PathBuf>,
     /// Public SSH keys of the user, for cloud-init

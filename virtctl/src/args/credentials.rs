@@ -82,7 +82,18 @@ pub(crate) struct RemoveSshKey {
 pub(crate) struct SetPassword {
     #[command(flatten)]
     pub(crate) of: OfUser,
-    /// The password
+    #[command(flatten)]
+    pub(crate) password: Password,
+}
+
+/// A password.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Password {
+    /// File with the password; - is the standard input
+    #[arg(long, value_name = "PATH")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// The password itself, which others see in the list of processes
     #[arg(short, long, value_name = "PASSWORD")]
-    pub(crate) password: String,
+    pub(crate) password: Option<String>,
 }

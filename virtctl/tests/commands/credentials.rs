@@ -132,6 +132,20 @@ async fn a_password_comes_into_the_secret() {
         json!([{"op": "add", "path": "/data/joe", "value": BASE64_STANDARD.encode("secret")}])
     );
 
+    // From a file, and from the standard input.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "from a file\n").unwrap();
+    let path = format!("--password-file={}", file.path().display());
+    let done = fake.run(&["credentials", "set-password", "testvm", "--user=joe", &path]).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    let value = json!(BASE64_STANDARD.encode("from a file"));
+    assert_eq!(sent(&fake.seen().pop().unwrap())[0]["value"], value);
+    let mut piped =
+        fake.command(&["credentials", "set-password", "testvm", "--user=joe", "--password-file", "-"]);
+    let input = std::fs::File::open(file.path()).unwrap();
+    assert!(piped.stdin(input).status().await.unwrap().success());
+    assert_eq!(sent(&fake.seen().pop().unwrap())[0]["value"], value);
+
     let foreign = Fake::start(|asked| match with_secret(asked) {
         Reply::Json(code, mut object) => {
             object["metadata"]["ownerReferences"] = Value::Null;

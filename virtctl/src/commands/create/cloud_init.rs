@@ -9,6 +9,7 @@ use serde_json::json;
 use super::draft::Draft;
 use super::params::flag_error;
 use crate::args::CreateVm;
+use crate::password;
 
 /// Name of the disk's volume.
 const DISK: &str = "cloudinitdisk";
@@ -106,8 +107,8 @@ impl<'a> Seed<'a> {
             config += &format!("\nuser: {user}");
         }
         if let Some(path) = self.password_file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| flag_error("password-file", format!("{}: {error}", path.display())))?;
+            let text =
+                password::read(path).map_err(|error| flag_error("password-file", error.to_string()))?;
             let password = text.trim();
             if !password.is_empty() {
                 config += &format!("\npassword: {password}\nchpasswd: {{ expire: False }}");

@@ -1,14 +1,22 @@
 //! `credentials set-password`: a user's password comes into the Secret that the machine has for passwords.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::{Machine, secrets};
 use crate::api::Cluster;
 use crate::args::SetPassword;
 use crate::output::say;
+use crate::password;
 use crate::target::checked;
 
 pub(super) async fn run(cluster: &Cluster, args: &SetPassword) -> anyhow::Result<()> {
+    let password = match (&args.password.password_file, &args.password.password) {
+        (Some(path), _) => password::read(path).context("--password-file")?,
+        (None, given) => given.clone().unwrap_or_default(),
+    };
+    if password.is_empty() {
+        bail!("the password is empty");
+    }
     let machine = Machine::read(cluster, &args.of.vm).await?;
     let assigned = secrets::with_passwords(&machine);
     if assigned.is_empty() {
@@ -19,6 +27,6 @@ pub(super) async fn run(cluster: &Cluster, args: &SetPassword) -> anyhow::Result
     if !args.of.force {
         secrets::check_owned(&secret, &name, &machine)?;
     }
-    machine.write(cluster, &name, &secret, (&args.of.user, &args.password)).await?;
+    machine.write(cluster, &name, &secret, (&args.of.user, &password)).await?;
     say(&format!("Successfully set password in secret \"{name}\""))
 }
