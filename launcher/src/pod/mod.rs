@@ -60,6 +60,7 @@ mod nics;
 mod notify;
 mod orders;
 mod prepare;
+mod probe;
 mod refused;
 mod report;
 mod reporter;

@@ -21,6 +21,7 @@ use tracing::error;
 use super::answers;
 use super::freeze::Guest as _;
 use super::orders::{Answer, Server, done, outcome};
+use super::probe::Duty;
 use super::refused::{OrderError, read};
 use super::shared::Shared;
 use super::{backup, dump, migration, statistics};
@@ -230,12 +231,19 @@ impl Cmd for Server {
 
     async fn guest_ping(&self, request: Request<cmd::GuestPingRequest>) -> Answer<cmd::GuestPingResponse> {
         let limit = seconds(request.into_inner().timeout_seconds);
-        let result = self.agent("guest-ping", limit).await.map(drop);
+        let answer = match self.0.probe_duty() {
+            Duty::Paused | Duty::Absent => Ok(()),
+            Duty::Answer | Duty::MayAnswer => self.agent("guest-ping", limit).await.map(drop),
+        };
+        let result = self.0.judge_ping(answer);
         Ok(Response::new(cmd::GuestPingResponse { response: Some(outcome(result)) }))
     }
 
     async fn exec(&self, request: Request<cmd::ExecRequest>) -> Answer<cmd::ExecResponse> {
         let request = request.into_inner();
+        if self.0.probe_duty() == Duty::Absent {
+            return Ok(Response::new(cmd::ExecResponse { response: Some(done()), ..Default::default() }));
+        }
         let limit = seconds(request.timeout_seconds);
         let executed = answers::execute(&self.0, &request.command, &request.args, limit).await;
         let executed = executed.map_err(OrderError::from);
