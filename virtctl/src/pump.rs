@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -51,6 +52,11 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// Whether the server has said why it closed the stream.
+    pub(crate) fn has_reason(&self) -> bool {
+        matches!(self, Self::Closed(Some((_, reason))) if !reason.is_empty())
+    }
+
     /// Why a stream that should have gone on did not; none for ends that are as they should be.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
@@ -204,9 +210,19 @@ where
             None | Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) => {
                 return Ok(ended.borrow().end(End::Closed(None)));
             }
-            Some(Err(error)) => return Ok(ended.borrow().end(End::Lost(error.to_string()))),
+            Some(Err(error)) => return Ok(ended.borrow().end(End::Lost(lost(&error)))),
         }
     }
+}
+
+/// How a connection broke. The libraries' words for an end without a farewell are about TLS and WebSocket, and mean the same.
+fn lost(error: &WsError) -> String {
+    let is_end = match error {
+        WsError::Io(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+        WsError::Protocol(error) => *error == ProtocolError::ResetWithoutClosingHandshake,
+        _ => false,
+    };
+    if is_end { "the other end closed it without a word".to_owned() } else { error.to_string() }
 }
 
 async fn write<W: AsyncWrite + Unpin>(output: &mut W, data: &[u8]) -> Result<(), PumpError> {

@@ -1,10 +1,10 @@
 //! Serial console and screen: a WebSocket on one side, QEMU's socket in the pod on the other.
 //!
-//! Bytes go through one buffer a direction: an end that reads slowly makes the other end wait. Either end closing
-//! closes the other. One client at a time is connected to a console: a second client takes it over, as with upstream,
-//! since a forgotten window must not lock out the person at the machine. virt-handler closes the first client's
-//! connection without a WebSocket Close frame then: upstream's virtctl tells its user that the connection was lost only
-//! if there was no Close frame.
+//! Bytes go through one buffer a direction: an end that reads slowly makes the other end wait, the guest for as long as
+//! a client that is there does not read. Either end closing closes the other. One client at a time is connected to a
+//! console: a second client takes it over, as with upstream, since a forgotten window must not lock out the person at
+//! the machine. virt-handler closes the first client's connection without a WebSocket Close frame then: upstream's
+//! virtctl tells its user that the connection was lost only if there was no Close frame.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,6 @@ use axum::response::Response;
 use futures::{Sink, SinkExt, Stream, StreamExt};
 use podvirt_api::names::{path, pod};
 use podvirt_api::v1::VirtualMachineInstancePhase as Phase;
-use prometheus_client::metrics::gauge::Gauge;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -33,8 +32,8 @@ const PROTOCOL: &str = "plain.kubevirt.io";
 const BUFFER: usize = 16 << 10;
 /// Largest frame that is taken from a client: a clipboard pasted into a console.
 const FRAME_MAX: usize = 1 << 20;
-/// Longest time that a write may not move.
-const STALL: Duration = Duration::from_secs(60);
+/// Longest time that the machine may take no input.
+const INPUT_STALL: Duration = Duration::from_secs(60);
 /// Time for a client to hear of the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -56,7 +55,6 @@ pub(super) struct Sitting {
     seats: Seats,
     seat: Seat,
     number: u64,
-    open: Gauge,
 }
 
 impl Seats {
@@ -66,7 +64,6 @@ impl Seats {
         &self,
         uid: &str,
         socket: &'static str,
-        open: Gauge,
         preserve: bool,
     ) -> Option<(Sitting, oneshot::Receiver<()>)> {
         let (leave, left) = oneshot::channel();
@@ -78,8 +75,7 @@ impl Seats {
         }
         // Dropping the other's sender tells the other.
         taken.insert(seat.clone(), (number, leave));
-        open.inc();
-        Some((Sitting { seats: self.clone(), seat, number, open }, left))
+        Some((Sitting { seats: self.clone(), seat, number }, left))
     }
 
     /// Whether a client sits there.
@@ -94,7 +90,6 @@ impl Seats {
 
 impl Drop for Sitting {
     fn drop(&mut self) {
-        self.open.dec();
         let mut taken = self.seats.lock();
         if taken.get(&self.seat).is_some_and(|(number, _)| *number == self.number) {
             taken.remove(&self.seat);
@@ -108,8 +103,7 @@ pub(super) async fn console(
     Query(wish): Query<Wish>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Failure> {
-    let open = server.metrics.consoles().clone();
-    let place = Place { socket: path::SERIAL_SOCKET, what: "serial console", open };
+    let place = Place { socket: path::SERIAL_SOCKET, what: "serial console" };
     connect(server, name, place, &wish, upgrade).await
 }
 
@@ -119,8 +113,7 @@ pub(super) async fn vnc(
     Query(wish): Query<Wish>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Failure> {
-    let open = server.metrics.vncs().clone();
-    let place = Place { socket: path::VNC_SOCKET, what: "graphics device", open };
+    let place = Place { socket: path::VNC_SOCKET, what: "graphics device" };
     connect(server, name, place, &wish, upgrade).await
 }
 
@@ -136,13 +129,12 @@ pub(super) struct Wish {
 struct Place {
     socket: &'static str,
     what: &'static str,
-    open: Gauge,
 }
 
 async fn connect(
     server: Server,
     (namespace, name): (String, String),
-    Place { socket, what, open }: Place,
+    Place { socket, what }: Place,
     wish: &Wish,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Failure> {
@@ -169,7 +161,7 @@ async fn connect(
     // A client that asks to preserve may have been overtaken since.
     let (sitting, left) = server
         .seats
-        .take(&uid, socket, open, wish.preserve_session)
+        .take(&uid, socket, wish.preserve_session)
         .ok_or_else(|| Failure::conflict(format!("the {what} is in use")))?;
     let span = tracing::info_span!("stream", namespace, vmi = name, uid, socket);
     let upgrade = upgrade.protocols([PROTOCOL]).max_message_size(FRAME_MAX).max_frame_size(FRAME_MAX);
@@ -188,60 +180,61 @@ async fn connect(
 async fn splice(client: WebSocket, machine: UnixStream, left: oneshot::Receiver<()>) {
     let (mut to_client, from_client) = client.split();
     let (from_machine, to_machine) = machine.into_split();
-    let why = tokio::select! {
-        () = up(from_client, to_machine) => "",
-        () = down(from_machine, &mut to_client) => "the machine closed the connection",
+    let close = tokio::select! {
+        close = up(from_client, to_machine) => close,
+        () = down(from_machine, &mut to_client) => (close_code::NORMAL, "the machine closed the connection"),
         _ = left => return tracing::info!("another user has taken over"),
     };
-    farewell(&mut to_client, why).await;
+    farewell(&mut to_client, close).await;
 }
+
+/// Code and reason of a WebSocket's Close frame.
+type Close = (u16, &'static str);
 
 async fn up(
     mut client: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
     mut machine: impl tokio::io::AsyncWrite + Unpin,
-) {
+) -> Close {
+    const CLIENT_CLOSED: Close = (close_code::NORMAL, "");
     while let Some(Ok(message)) = client.next().await {
         let mut bytes = match &message {
             Message::Binary(bytes) => bytes,
             Message::Text(text) => text.as_bytes(),
             // Answered by the library.
             Message::Ping(_) | Message::Pong(_) => continue,
-            Message::Close(_) => return,
+            Message::Close(_) => return CLIENT_CLOSED,
         };
         while !bytes.is_empty() {
             // While it waits here the client's farewell is not heard.
-            match tokio::time::timeout(STALL, machine.write(bytes)).await {
+            match tokio::time::timeout(INPUT_STALL, machine.write(bytes)).await {
                 Ok(Ok(length @ 1..)) => bytes = &bytes[length..],
-                Ok(Ok(0) | Err(_)) => return,
+                Ok(Ok(0) | Err(_)) => return (close_code::NORMAL, "the machine closed the connection"),
                 Err(_) => {
                     tracing::info!("the machine takes no input");
-                    return;
+                    return (close_code::ERROR, "the machine takes no input");
                 }
             }
         }
     }
+    CLIENT_CLOSED
 }
 
+/// A client that does not read keeps the guest waiting: it may be a person who looks at a part of the output. One that is gone ends
+/// its connection, or the kernel does.
 async fn down(
     mut machine: impl tokio::io::AsyncRead + Unpin,
     client: &mut (impl Sink<Message, Error = axum::Error> + Unpin),
 ) {
     let mut buffer = vec![0; BUFFER];
     while let Ok(length @ 1..) = machine.read(&mut buffer).await {
-        let sent = client.send(Message::Binary(buffer[..length].to_vec().into()));
-        match tokio::time::timeout(STALL, sent).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return,
-            Err(_) => {
-                tracing::info!("the user takes no output");
-                return;
-            }
+        if client.send(Message::Binary(buffer[..length].to_vec().into())).await.is_err() {
+            return;
         }
     }
 }
 
-async fn farewell(client: &mut (impl Sink<Message, Error = axum::Error> + Unpin), why: &'static str) {
-    let frame = CloseFrame { code: close_code::NORMAL, reason: why.into() };
+async fn farewell(client: &mut (impl Sink<Message, Error = axum::Error> + Unpin), (code, why): Close) {
+    let frame = CloseFrame { code, reason: why.into() };
     // A client that does not listen any more has nothing to hear.
     let _gone = tokio::time::timeout(FAREWELL, client.send(Message::Close(Some(frame)))).await;
 }
@@ -252,16 +245,44 @@ mod tests {
 
     #[test]
     fn a_seat_is_taken_over_unless_it_is_to_be_preserved() {
-        let (seats, open) = (Seats::default(), Gauge::default());
-        let take = |preserve| seats.take("vmi-1", "serial", open.clone(), preserve);
+        let seats = Seats::default();
+        let take = |preserve| seats.take("vmi-1", "serial", preserve);
         let (first, mut first_left) = take(true).unwrap();
         assert!(take(true).is_none());
         assert_eq!(first_left.try_recv(), Err(oneshot::error::TryRecvError::Empty), "it still sits there");
         let (second, _left) = take(false).unwrap();
         assert_eq!(first_left.try_recv(), Err(oneshot::error::TryRecvError::Closed));
         drop(first);
-        assert!(take(true).is_none() && open.get() == 1);
+        assert!(take(true).is_none(), "the second client has the seat");
         drop(second);
-        assert!(take(true).is_some() && open.get() == 0);
+        assert!(take(true).is_some());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_waits_for_a_client_that_does_not_read_and_no_byte_is_lost() {
+        let (mut guest, machine) = tokio::io::duplex(BUFFER);
+        let (client, mut read) = futures::channel::mpsc::channel::<Message>(0);
+        let mut client = client.sink_map_err(axum::Error::new);
+        let carried = tokio::spawn(async move { down(machine, &mut client).await });
+        let written = tokio::spawn(async move {
+            for part in 0..64_u8 {
+                guest.write_all(&[part; BUFFER]).await.unwrap();
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
+        assert!(!carried.is_finished() && !written.is_finished());
+        let mut all = Vec::new();
+        while let Some(message) = read.next().await {
+            all.extend(message.into_data());
+        }
+        let expected: Vec<u8> = (0..64_u8).flat_map(|part| [part; BUFFER]).collect();
+        assert!(all == expected, "{} bytes", all.len());
+        carried.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_takes_no_input_is_told_as_the_reason() {
+        let (machine, _guest) = tokio::io::duplex(1);
+        let client = futures::stream::iter([Ok(Message::Binary(vec![0; 2].into()))]);
+        assert_eq!(up(client, machine).await, (close_code::ERROR, "the machine takes no input"));
     }
 }

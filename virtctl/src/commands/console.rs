@@ -42,16 +42,19 @@ pub(super) async fn run(cluster: &Cluster, args: &Console) -> anyhow::Result<()>
         signal = end_signal() => signal.map(|_| End::Local).map_err(crate::pump::PumpError::Input),
     };
     drop(raw);
-    match end?.trouble() {
-        None => Ok(()),
-        Some(trouble) => bail!(
-            "\nYou were disconnected from the console of {vmi}: {trouble}\n  \
-             The machine may have been switched off, another user may have connected to its console, or the network failed.\n  \
-             To see which: kubectl get vmi {} -n {}",
-            vmi.name,
-            vmi.namespace
-        ),
-    }
+    let end = end?;
+    let Some(trouble) = end.trouble() else { return Ok(()) };
+    let guesses = if end.has_reason() {
+        ""
+    } else {
+        "\n  The machine may have been switched off, another user may have connected to its console, or the network failed."
+    };
+    bail!(
+        "\nYou were disconnected from the console of {vmi}: {trouble}{guesses}\n  \
+         To see how the machine is: kubectl get vmi {} -n {}",
+        vmi.name,
+        vmi.namespace
+    )
 }
 
 /// Connects, and asks again while the machine is on its way.

@@ -156,6 +156,7 @@ async fn a_console_that_is_taken_away_is_explained() {
     let done = Done::from(child.wait_with_output().await.unwrap());
     assert_eq!(done.code, Some(1));
     assert!(done.err.contains("You were disconnected from the console of VMI \"testvmi\" in namespace \"blue\": the server failed (code 1011): the launcher is gone"), "{}", done.err);
+    assert!(!done.err.contains("may have"), "the reason is known: {}", done.err);
     drop(keep);
 }
 
