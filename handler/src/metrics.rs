@@ -1,12 +1,18 @@
-//! What is counted, under KubeVirt's names where it has them.
+//! What is counted, under KubeVirt's names and labels where it has them; podvirt's own have the prefix `podvirt_handler_`.
 //!
 //! What a VMI's status says anyway (`kubevirt_vmi_info`, `kubevirt_vmi_status_addresses`) is made of the store when
 //! it is asked for: no series outlives its VMI.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_api::migration::eviction_strategy;
+use podvirt_api::names::label;
+use podvirt_api::v1::{
+    EvictionStrategy, KubeVirt, KubeVirtConfiguration, VirtualMachineInstance,
+    VirtualMachineInstanceCondition, VirtualMachineInstanceConditionType as Condition,
+    VirtualMachineInstanceNetworkInterface,
+};
 use podvirt_proto::migration::Progress;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -15,11 +21,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use crate::node::Store;
+use crate::node::{Store, pods};
 use crate::queue::Outcome;
 
 /// The name of the work queue in its metrics.
 const QUEUE: &str = "virt-handler-vm";
+/// Annotations of a VMI with the name of its instance type, of its namespace or of the cluster.
+const INSTANCETYPE: [&str; 2] = ["kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name"];
+/// The same of its preference.
+const PREFERENCE: [&str; 2] = ["kubevirt.io/preference-name", "kubevirt.io/cluster-preference-name"];
 
 /// Counters and gauges. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -29,12 +39,15 @@ pub struct Metrics {
     retries: Family<Queue, Counter>,
     syncs: Family<Passes, Counter>,
     heartbeats: Family<Passes, Counter>,
-    consoles: Gauge,
-    vncs: Gauge,
     kvm: Gauge,
     deprecated: Family<MachineType, Gauge>,
     moving: Moving,
+    /// What the KubeVirt object says.
+    configuration: Configuration,
 }
+
+/// The configuration by which a series is made, once the KubeVirt object was seen.
+type Configuration = Arc<Mutex<KubeVirtConfiguration>>;
 
 /// How far the migrations from here are, by UID of the VMI.
 type Moving = Arc<Mutex<BTreeMap<String, (String, String, Progress)>>>;
@@ -62,24 +75,27 @@ impl Metrics {
         let of = |name: &'static str| format!("kubevirt_{name}");
         registry.register(of("workqueue_depth"), "VMIs that wait or are worked on", metrics.depth.clone());
         registry.register(of("workqueue_retries"), "Passes over a VMI that failed", metrics.retries.clone());
-        registry.register(of("virt_handler_passes"), "Passes over a VMI by result", metrics.passes.clone());
-        registry.register(of("vmi_sync"), "VMIs given to their launchers by result", metrics.syncs.clone());
-        registry.register(of("virt_handler_heartbeats"), "Heartbeats by result", metrics.heartbeats.clone());
-        registry.register(of("console_active_connections"), "Open serial consoles", metrics.consoles.clone());
-        registry.register(of("vnc_active_connections"), "Open VNC connections", metrics.vncs.clone());
-        registry.register(
-            of("virt_handler_kvm_usable"),
-            "Whether /dev/kvm is offered to pods",
-            metrics.kvm.clone(),
-        );
+        let own = |name: &'static str| format!("podvirt_handler_{name}");
+        registry.register(own("passes"), "Passes over a VMI by result", metrics.passes.clone());
+        registry.register(own("syncs"), "VMIs given to their launchers by result", metrics.syncs.clone());
+        registry.register(own("heartbeats"), "Heartbeats by result", metrics.heartbeats.clone());
+        registry.register(own("kvm_usable"), "Whether /dev/kvm is offered to pods", metrics.kvm.clone());
         registry.register(
             of("node_deprecated_machine_types"),
             "Machine types that QEMU has on this node and means to give up",
             metrics.deprecated.clone(),
         );
         let moving = Arc::clone(&metrics.moving);
-        registry.register_collector(Box::new(Vmis { store, node, moving }));
+        let configuration = Arc::clone(&metrics.configuration);
+        registry.register_collector(Box::new(Vmis { store, node, moving, configuration }));
         metrics
+    }
+
+    /// Takes what the KubeVirt object says now; defaults where there is none.
+    pub fn configured(&self, kubevirt: Option<&KubeVirt>) {
+        let configuration = kubevirt.and_then(|kubevirt| kubevirt.spec.configuration.clone());
+        *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) =
+            configuration.unwrap_or_default();
     }
 
     /// The queue holds so many VMIs.
@@ -133,16 +149,6 @@ impl Metrics {
             None => drop(moving.remove(&uid)),
         }
     }
-
-    /// Open serial consoles.
-    pub fn consoles(&self) -> &Gauge {
-        &self.consoles
-    }
-
-    /// Open VNC connections.
-    pub fn vncs(&self) -> &Gauge {
-        &self.vncs
-    }
 }
 
 fn result(well: bool) -> Passes {
@@ -155,6 +161,7 @@ struct Vmis {
     store: Store,
     node: String,
     moving: Moving,
+    configuration: Configuration,
 }
 
 impl Collector for Vmis {
@@ -166,19 +173,10 @@ impl Collector for Vmis {
         vmis.retain(|vmi| vmi.status.node_name.as_deref().is_none_or(|on| on == self.node));
         let mut info =
             encoder.encode_descriptor("kubevirt_vmi_info", "A VMI of this node", None, one.metric_type())?;
+        let configuration = self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for vmi in &vmis {
-            let guest = vmi.status.guest_os_info.clone().unwrap_or_default();
-            let phase = vmi.status.phase.as_ref().map_or("", |phase| phase.as_str());
-            let labels = [
-                ("node", self.node.clone()),
-                ("namespace", text(&vmi.metadata.namespace)),
-                ("name", text(&vmi.metadata.name)),
-                ("phase", phase.to_lowercase()),
-                ("guest_os_name", text(&guest.name)),
-                ("guest_os_version_id", text(&guest.version_id)),
-                ("guest_os_kernel_release", text(&guest.kernel_release)),
-            ];
-            one.encode(info.encode_family(&labels)?)?;
+            let is_evictable = is_evictable(vmi, &configuration);
+            one.encode(info.encode_family(&info_labels(vmi, &self.node, is_evictable))?)?;
         }
         let mut addresses = encoder.encode_descriptor(
             "kubevirt_vmi_status_addresses",
@@ -187,20 +185,85 @@ impl Collector for Vmis {
             one.metric_type(),
         )?;
         for vmi in &vmis {
-            for interface in &vmi.status.interfaces {
-                for address in &interface.ip_addresses {
-                    let labels = [
-                        ("node", self.node.clone()),
-                        ("namespace", text(&vmi.metadata.namespace)),
-                        ("name", text(&vmi.metadata.name)),
-                        ("network_interface", text(&interface.name)),
-                        ("address", address.clone()),
-                    ];
-                    one.encode(addresses.encode_family(&labels)?)?;
-                }
+            // A guest may tell the same address of two interfaces; a series that is there twice would spoil the scrape.
+            let labels: BTreeSet<_> =
+                vmi.status.interfaces.iter().flat_map(|card| address_labels(vmi, &self.node, card)).collect();
+            for labels in &labels {
+                one.encode(addresses.encode_family(labels)?)?;
             }
         }
         self.encode_moving(&mut encoder)
+    }
+}
+
+/// Labels of `kubevirt_vmi_info`, as upstream's.
+fn info_labels(vmi: &VirtualMachineInstance, node: &str, is_evictable: bool) -> [(&'static str, String); 17] {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let noted = |names: &[&str]| {
+        let found =
+            vmi.metadata.annotations.iter().find_map(|all| names.iter().find_map(|name| all.get(*name)));
+        found.cloned().unwrap_or_default()
+    };
+    let guest = vmi.status.guest_os_info.clone().unwrap_or_default();
+    let phase = vmi.status.phase.as_ref().map_or("", |phase| phase.as_str());
+    let machine = vmi.status.machine.as_ref().and_then(|machine| machine.r#type.clone());
+    let labels = vmi.metadata.labels.as_ref();
+    let is_outdated = labels.is_some_and(|labels| labels.contains_key(label::OUTDATED_LAUNCHER_IMAGE));
+    [
+        ("node", node.to_owned()),
+        ("namespace", text(&vmi.metadata.namespace)),
+        ("name", text(&vmi.metadata.name)),
+        ("phase", phase.to_lowercase()),
+        ("os", noted(&["vm.kubevirt.io/os"])),
+        ("workload", noted(&["vm.kubevirt.io/workload"])),
+        ("flavor", noted(&["vm.kubevirt.io/flavor"])),
+        ("instance_type", noted(&INSTANCETYPE)),
+        ("preference", noted(&PREFERENCE)),
+        ("guest_os_kernel_release", text(&guest.kernel_release)),
+        ("guest_os_machine", machine.unwrap_or_default()),
+        ("guest_os_arch", text(&guest.machine)),
+        ("guest_os_name", text(&guest.name)),
+        ("guest_os_version_id", text(&guest.version_id)),
+        ("evictable", is_evictable.to_string()),
+        ("outdated", is_outdated.to_string()),
+        ("vmi_pod", pods::name_of(vmi)),
+    ]
+}
+
+/// Whether an eviction of its pod ends otherwise than by being refused: a machine that is to move and cannot stands in the way of a
+/// node's drain.
+fn is_evictable(vmi: &VirtualMachineInstance, configuration: &KubeVirtConfiguration) -> bool {
+    let moves = eviction_strategy(vmi, configuration) == EvictionStrategy::LiveMigrate;
+    let is_migratable = |condition: &VirtualMachineInstanceCondition| {
+        condition.r#type == Condition::LiveMigratable && condition.status == "True"
+    };
+    !moves || vmi.status.conditions.iter().any(is_migratable)
+}
+
+type AddressLabels = [(&'static str, String); 7];
+
+/// Labels of the addresses of an interface, as upstream's; one without an address has a series as well.
+fn address_labels(
+    vmi: &VirtualMachineInstance,
+    node: &str,
+    card: &VirtualMachineInstanceNetworkInterface,
+) -> Vec<AddressLabels> {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let labels = |address: &str, kind: &str| {
+        [
+            ("node", node.to_owned()),
+            ("namespace", text(&vmi.metadata.namespace)),
+            ("name", text(&vmi.metadata.name)),
+            ("vnic_name", text(&card.name)),
+            ("interface_name", text(&card.interface_name)),
+            ("address", address.to_owned()),
+            ("type", kind.to_owned()),
+        ]
+    };
+    let is_named = !text(&card.name).is_empty() || !text(&card.interface_name).is_empty();
+    match card.ip_addresses.as_slice() {
+        [] if is_named => vec![labels("", "SystemInterface")],
+        addresses => addresses.iter().map(|address| labels(address, "ExternalInterface")).collect(),
     }
 }
 
@@ -247,11 +310,14 @@ mod tests {
         vmi.metadata.uid = Some("u".into());
         vmi.metadata.name = Some("a".into());
         vmi.status.phase = Some(v1::VirtualMachineInstancePhase::Running);
-        vmi.status.interfaces = vec![v1::VirtualMachineInstanceNetworkInterface {
-            name: Some("default".into()),
-            ip_addresses: vec!["10.0.0.1".into()],
+        let card = |name: &str, guest: &str, addresses: &[&str]| VirtualMachineInstanceNetworkInterface {
+            name: Some(name.into()),
+            interface_name: Some(guest.into()),
+            ip_addresses: addresses.iter().map(|address| (*address).to_owned()).collect(),
             ..Default::default()
-        }];
+        };
+        let first = card("default", "eth0", &["10.0.0.1"]);
+        vmi.status.interfaces = vec![first.clone(), first, card("late", "", &[])];
         store.put(vmi);
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry, store.clone(), "node1".into());
@@ -264,12 +330,17 @@ mod tests {
             text
         };
         let all = text(&registry);
+        assert_eq!(all.matches("address=\"10.0.0.1\"").count(), 1);
+        // virt-api counts consoles and screens, with the machine's name.
+        assert!(!all.contains("active_connections"));
         for series in [
             r#"kubevirt_workqueue_depth{name="virt-handler-vm"} 3"#,
             r#"kubevirt_workqueue_retries_total{name="virt-handler-vm"} 1"#,
-            r#"kubevirt_vmi_sync_total{result="success"} 1"#,
+            r#"podvirt_handler_syncs_total{result="success"} 1"#,
+            r#"podvirt_handler_passes_total{result="failure"} 1"#,
             r#"name="a",phase="running""#,
-            r#"network_interface="default",address="10.0.0.1"} 1"#,
+            r#"vnic_name="default",interface_name="eth0",address="10.0.0.1",type="ExternalInterface"} 1"#,
+            r#"vnic_name="late",interface_name="",address="",type="SystemInterface"} 1"#,
         ] {
             assert!(all.contains(series), "{series} in\n{all}");
         }
@@ -283,5 +354,53 @@ mod tests {
         assert!(!text(&registry).contains("data_remaining_bytes{"));
         store.remove("u");
         assert!(!text(&registry).contains("phase="));
+    }
+    #[test]
+    fn a_vmi_is_described_by_upstreams_labels() {
+        let vmi = serde_json::json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u", "labels": {"kubevirt.io/outdatedLauncherImage": ""},
+                "annotations": {
+                    "vm.kubevirt.io/os": "fedora", "vm.kubevirt.io/workload": "server", "vm.kubevirt.io/flavor": "small",
+                    "kubevirt.io/cluster-instancetype-name": "u1.small", "kubevirt.io/preference-name": "own",
+                },
+            },
+            "spec": {"domain": {"devices": {}}, "evictionStrategy": "LiveMigrate"},
+            "status": {
+                "phase": "Running", "machine": {"type": "pc-q35-10.0"},
+                "guestOSInfo": {"name": "Fedora Linux", "versionId": "43", "kernelRelease": "6.18", "machine": "x86_64"},
+            },
+        });
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+        let mut cluster = KubeVirtConfiguration::default();
+        let labels = info_labels(&vmi, "node1", is_evictable(&vmi, &cluster));
+        let pod = pods::name_of(&vmi);
+        assert!(pod.starts_with("virt-launcher-web-"), "{pod}");
+        let expected = [
+            ("node", "node1"),
+            ("namespace", "shop"),
+            ("name", "web"),
+            ("phase", "running"),
+            ("os", "fedora"),
+            ("workload", "server"),
+            ("flavor", "small"),
+            ("instance_type", "u1.small"),
+            ("preference", "own"),
+            ("guest_os_kernel_release", "6.18"),
+            ("guest_os_machine", "pc-q35-10.0"),
+            ("guest_os_arch", "x86_64"),
+            ("guest_os_name", "Fedora Linux"),
+            ("guest_os_version_id", "43"),
+            ("evictable", "false"),
+            ("outdated", "true"),
+            ("vmi_pod", pod.as_str()),
+        ];
+        assert_eq!(labels.each_ref().map(|(name, value)| (*name, value.as_str())), expected);
+        vmi.spec.eviction_strategy = Some(EvictionStrategy::LiveMigrateIfPossible);
+        assert!(is_evictable(&vmi, &cluster));
+        vmi.spec.eviction_strategy = None;
+        assert!(is_evictable(&vmi, &cluster));
+        cluster.eviction_strategy = Some(EvictionStrategy::LiveMigrate);
+        assert!(!is_evictable(&vmi, &cluster), "the cluster's strategy holds where the machine says none");
     }
 }

@@ -101,7 +101,15 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
         },
         async {
             shutdown
-                .or(configuration(client.clone(), &settings.namespace, &own, &options, &obsolete, &health))
+                .or(configuration(
+                    client.clone(),
+                    &settings.namespace,
+                    &own,
+                    &options,
+                    &obsolete,
+                    &metrics,
+                    &health,
+                ))
                 .await;
             Ok(())
         },
@@ -142,6 +150,7 @@ async fn configuration(
     own: &Settings,
     options: &Options,
     obsolete: &Obsolete,
+    metrics: &Metrics,
     health: &Health,
 ) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
@@ -151,6 +160,7 @@ async fn configuration(
             Ok(kubevirt) => {
                 own.take(kubevirt.as_ref());
                 options.take(kubevirt.as_ref());
+                metrics.configured(kubevirt.as_ref());
                 obsolete.take(kubevirt.as_ref());
                 health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
             }

@@ -27,7 +27,7 @@ mod machine;
 mod migrate;
 mod own;
 mod pass;
-mod pods;
+pub(crate) mod pods;
 mod post;
 mod store;
 mod volumes;

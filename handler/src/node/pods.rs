@@ -39,7 +39,7 @@ pub(super) enum ForeignPod {
 }
 
 /// Name of the pod that the machine runs in.
-pub(super) fn name_of(vmi: &VirtualMachineInstance) -> String {
+pub(crate) fn name_of(vmi: &VirtualMachineInstance) -> String {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let first = || launcher_name(&text(&vmi.metadata.name), &text(&vmi.metadata.uid));
     pod_by_migration(vmi).map_or_else(first, ToOwned::to_owned)
