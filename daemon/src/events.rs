@@ -54,7 +54,7 @@ impl Recorder {
         let event = Event {
             type_: kind,
             reason: reason.to_owned(),
-            note: Some(shortened(message)),
+            note: Some(shortened(&one_line(message))),
             action: action(reason, message),
             secondary: None,
         };
@@ -127,6 +127,20 @@ fn action(reason: &str, message: &str) -> String {
     format!("{}{digest}", &reason[..end])
 }
 
+/// The message on one line: a table of events has a line for each, and a message may quote an error of several lines.
+fn one_line(message: &str) -> String {
+    let mut line = String::with_capacity(message.len());
+    for part in message.split(char::is_control).map(str::trim).filter(|part| !part.is_empty()) {
+        match line.chars().last() {
+            None => {}
+            Some(':' | ';' | ',' | '.') => line.push(' '),
+            Some(_) => line.push_str("; "),
+        }
+        line.push_str(part);
+    }
+    line
+}
+
 /// As much of `message` as fits, ended by an ellipsis when something is missing.
 fn shortened(message: &str) -> String {
     if message.len() <= NOTE_BYTES {
@@ -170,6 +184,17 @@ mod tests {
             assert_eq!((&body["regarding"]["name"], &body["note"]), (&name.into(), &"no".into()));
             assert_eq!((&body["reason"], &body["type"]), (&"FailedCreate".into(), &"Warning".into()));
         }
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        assert_eq!(one_line("as it is: a, b"), "as it is: a, b");
+        let quoted = "netd: the configuration has 2 wrong settings\n  guest.search[4]: '.' is not allowed\r\n\tguest.mtu: 1\n";
+        let line =
+            "netd: the configuration has 2 wrong settings; guest.search[4]: '.' is not allowed; guest.mtu: 1";
+        assert_eq!(one_line(quoted), line);
+        assert_eq!(one_line("it says:\nno\u{1b}[0m"), "it says: no; [0m");
+        assert_eq!(one_line("\n"), "");
     }
 
     #[test]
