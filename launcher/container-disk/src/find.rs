@@ -48,7 +48,10 @@ fn only_file(directory: &Path) -> Result<PathBuf, String> {
     files.sort();
     match files.as_slice() {
         [only] => Ok(only.clone()),
-        [] => Err(format!("there is no file in {}; the disk image belongs there", directory.display())),
+        [] => Err(format!(
+            "{} is a directory without a file: a path names a file, or a directory with one file alone",
+            directory.display()
+        )),
         several => {
             let names: Vec<_> = several.iter().map(|p| p.display().to_string()).collect();
             Err(format!("there are several files in {}: {}; name one", directory.display(), names.join(", ")))
@@ -64,7 +67,7 @@ mod tests {
     fn the_only_file_of_a_directory_is_found_and_its_format_told() {
         let dir = tempfile::tempdir().unwrap();
         let error = open(dir.path()).unwrap_err();
-        assert!(error.starts_with("there is no file in"), "{error}");
+        assert!(error.ends_with("a path names a file, or a directory with one file alone"), "{error}");
         fs::create_dir(dir.path().join("directory")).unwrap();
         fs::write(dir.path().join("disk.qcow2"), b"QFI\xfb and more").unwrap();
         let found = open(dir.path()).unwrap();

@@ -47,7 +47,8 @@ fn an_image_without_a_disk_is_told_to_every_caller_and_ends_nothing() {
         Running(command.spawn().unwrap())
     };
     let missing = format!("{}: No such file or directory (os error 2)", disk.display());
-    let empty = format!("there is no file in {}; the disk image belongs there", disk.display());
+    let empty = "is a directory without a file: a path names a file, or a directory with one file alone";
+    let empty = format!("{} {empty}", disk.display());
     for why in [missing, empty] {
         let mut program = start();
         for _ in 0..2 {

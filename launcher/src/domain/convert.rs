@@ -61,6 +61,19 @@ pub enum ConvertError {
         /// Its cache mode.
         cache: &'static str,
     },
+    /// A LUN is not on a device, whose commands it would pass on.
+    #[error(
+        "spec.domain.devices.disks[{index}].lun: the disk {disk} is on {on}, which is a file here; a LUN wants a claim with \
+         volumeMode Block"
+    )]
+    LunOnFile {
+        /// The disk's place in the manifest.
+        index: usize,
+        /// The disk.
+        disk: String,
+        /// Its volume, and the volume's claim.
+        on: String,
+    },
     /// A path is not UTF-8, which XML and libvirt want.
     #[error("the path {0} is not UTF-8")]
     Path(String),

@@ -84,6 +84,16 @@ pub(super) fn on_virtio(disk: &Disk) -> bool {
         && disk.disk.as_ref().and_then(|target| target.bus) == Some(DiskBus::Virtio)
 }
 
+fn lun_on_file(vmi: &VirtualMachineInstance, disk: &Disk) -> ConvertError {
+    let index = vmi.spec.domain.devices.disks.iter().position(|other| other.name == disk.name);
+    let claim = vmi.volume_of(disk).and_then(podvirt_api::storage::claim);
+    let on = match claim {
+        Some(claim) => format!("the claim {} of the volume {}", claim.name, disk.name),
+        None => format!("the volume {}", disk.name),
+    };
+    ConvertError::LunOnFile { index: index.unwrap_or_default(), disk: disk.name.clone(), on }
+}
+
 /// The disk of a volume whose image this is.
 pub(super) fn disk(
     vmi: &VirtualMachineInstance,
@@ -107,6 +117,9 @@ pub(super) fn disk(
         }
     };
     let bus = bus.unwrap_or(DiskBus::Sata);
+    if disk.lun.is_some() && image.place != Place::Block {
+        return Err(lun_on_file(vmi, disk));
+    }
     let cache = cache(disk, image)?;
     let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
     Ok(xml::Disk {
@@ -267,6 +280,23 @@ mod tests {
         assert_eq!(given, ["vdb", "vdd", "sdc"]);
         // What is not on the SCSI controller takes none of its units.
         assert_eq!([(); 3].map(|()| more.unit().unit), ["0", "2", "3"]);
+    }
+
+    #[test]
+    fn a_lun_over_a_file_is_refused_with_its_disk_its_volume_and_its_claim() {
+        let vmi = "{metadata: {name: vm}, spec: {domain: {devices: {disks: [{name: root}, {name: data, lun: {bus: scsi}}]}}, \
+                   volumes: [{name: data, persistentVolumeClaim: {claimName: files}}]}}";
+        let vmi: VirtualMachineInstance = serde_saphyr::from_str(vmi).unwrap();
+        let of = |place| {
+            let image = Image { place, ..Image::new("/d", ImageFormat::Raw) };
+            let (lun, own) = (&vmi.spec.domain.devices.disks[1], Own::default());
+            disk(&vmi, lun, &image, &mut DiskNames::default(), "virtio", None, own)
+                .map_err(|error| error.to_string())
+        };
+        let told = "spec.domain.devices.disks[1].lun: the disk data is on the claim files of the volume data, which is a file here; a \
+                    LUN wants a claim with volumeMode Block";
+        assert_eq!(of(Place::File).unwrap_err(), told);
+        of(Place::Block).unwrap();
     }
 
     #[test]
