@@ -45,19 +45,19 @@ impl Entries {
 
 /// The index of a cache of `K`.
 #[derive(Debug)]
-pub struct Index<K> {
+pub(crate) struct Index<K> {
     text: fn(&K) -> Option<&str>,
     entries: RwLock<Entries>,
 }
 
 impl<K: Kind> Index<K> {
     /// An empty index by the text that `text` finds in an object.
-    pub fn new(text: fn(&K) -> Option<&str>) -> Self {
+    pub(crate) fn new(text: fn(&K) -> Option<&str>) -> Self {
         Index { text, entries: RwLock::default() }
     }
 
     /// Takes in an event that `store` has taken in.
-    pub fn apply(&self, event: &Event<K>, store: &Store<K>) {
+    pub(crate) fn apply(&self, event: &Event<K>, store: &Store<K>) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let mut set = |object: &K, text: Option<&str>| {
             let meta = object.meta();
@@ -84,7 +84,7 @@ impl<K: Kind> Index<K> {
     }
 
     /// Names of the objects of a namespace that have this text.
-    pub fn names(&self, namespace: &str, text: &str) -> Vec<String> {
+    pub(crate) fn names(&self, namespace: &str, text: &str) -> Vec<String> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let names = entries.names.get(&(namespace.to_owned(), text.to_owned()));
         names.into_iter().flatten().cloned().collect()

@@ -166,7 +166,6 @@ struct Vmis {
 
 impl Collector for Vmis {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let one = ConstGauge::new(1_i64);
         let mut vmis = self.store.all();
         // One that comes from another node is counted there until it is here.

@@ -23,7 +23,7 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 /// # Errors
 ///
 /// As openat2(2); or it is no regular file, a symbolic link among those.
-pub fn file(directory: &Path, name: &str, access: OFlags) -> io::Result<File> {
+pub(crate) fn file(directory: &Path, name: &str, access: OFlags) -> io::Result<File> {
     let directory = open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let mode = if access.contains(OFlags::CREATE) { FILE_MODE } else { Mode::empty() };
@@ -40,7 +40,7 @@ pub fn file(directory: &Path, name: &str, access: OFlags) -> io::Result<File> {
 /// # Errors
 ///
 /// As mkdirat(2) and openat2(2); or it is no directory, a symbolic link among those.
-pub fn directory(directory: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn directory(directory: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     match mkdirat(&directory, name, DIRECTORY_MODE) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),

@@ -170,6 +170,13 @@ impl Volume {
         claim == Some(true) || data == Some(true)
     }
 
+    /// Name of the claim that the disk image is on, also below an overlay.
+    pub fn claim_name(&self) -> Option<&str> {
+        let below = self.ephemeral.as_ref().and_then(|source| source.persistent_volume_claim.as_ref());
+        let claim = self.persistent_volume_claim.as_ref().or(below).map(|claim| claim.claim_name.as_str());
+        claim.or_else(|| self.data_volume.as_ref().map(|data| data.name.as_str()))
+    }
+
     /// Whether it is on a claim that the machine may write.
     pub fn is_claim(&self) -> bool {
         self.persistent_volume_claim.is_some() || self.data_volume.is_some()

@@ -80,8 +80,8 @@ fn bounded(mut domain: Domain) -> Domain {
     words([name, namespace, uid, reason]);
     words([machine, agent_version].into_iter().flatten());
     words(volumes);
-    for Disk { name, target, made_bytes: _, tracked: _ } in disks {
-        words([name, target]);
+    for Disk { name, target, made_bytes: _, tracked: _, error } in disks {
+        words([name, target, error]);
     }
     interfaces.iter_mut().for_each(bound_interface);
     if let Some(guest) = guest_os_info {

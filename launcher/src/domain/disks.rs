@@ -86,9 +86,9 @@ pub(super) fn on_virtio(disk: &Disk) -> bool {
 
 fn lun_on_file(vmi: &VirtualMachineInstance, disk: &Disk) -> ConvertError {
     let index = vmi.spec.domain.devices.disks.iter().position(|other| other.name == disk.name);
-    let claim = vmi.volume_of(disk).and_then(podvirt_api::storage::claim);
+    let claim = vmi.volume_of(disk).and_then(|volume| volume.claim_name());
     let on = match claim {
-        Some(claim) => format!("the claim {} of the volume {}", claim.name, disk.name),
+        Some(claim) => format!("the claim {claim} of the volume {}", disk.name),
         None => format!("the volume {}", disk.name),
     };
     ConvertError::LunOnFile { index: index.unwrap_or_default(), disk: disk.name.clone(), on }

@@ -14,7 +14,7 @@
 use podvirt_proto::domain::{Domain, Status};
 use tracing::debug;
 
-use super::refused::OrderError;
+use super::agent::AgentError;
 use super::shared::{Facts, Shared};
 
 /// How the guest is to answer probes.
@@ -37,7 +37,7 @@ impl Shared {
     }
 
     /// What a probe by the agent's answer comes to.
-    pub(super) fn judge_ping(&self, answer: Result<(), OrderError>) -> Result<(), OrderError> {
+    pub(super) fn judge_ping(&self, answer: Result<(), AgentError>) -> Result<(), AgentError> {
         match (self.probe_duty(), answer) {
             (Duty::Answer, answer) => answer,
             (duty, Err(error)) => {
