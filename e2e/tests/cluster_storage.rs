@@ -128,6 +128,13 @@ fn long_a_copy_of_another_namespace_needs_the_machines_own_right() {
             .any(|message| message.contains("insufficient permissions in clone source namespace"))
     };
     namespace.wait::<v1::VirtualMachine>("copy", "denied", SOON, is_denied).unwrap();
+    // That an annotation has the claim filled already takes nothing away from the right.
+    let annotation = "cdi.kubevirt.io/storage.checkStaticVolume: ''";
+    namespace.apply(&machine("static", &source, annotation)).unwrap();
+    namespace.wait::<v1::VirtualMachine>("static", "denied", SOON, is_denied).unwrap();
+    let made = cluster.block_on(namespace.api::<DataVolume>().get_opt("static")).unwrap();
+    assert!(made.is_none(), "{made:?}");
+    namespace.kubectl(&["delete", "vm", "static"]).unwrap();
     let role = ["create", "role", "copies", "--verb=create", "--resource=datavolumes.cdi.kubevirt.io/source"];
     images.kubectl(&role).unwrap();
     let account = format!("--serviceaccount={}:default", namespace.name());
