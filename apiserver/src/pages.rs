@@ -3,8 +3,6 @@
 //! A user's object may be as large as etcd takes it, and any number of them may have the label that is asked for. So a list comes in
 //! pages, of which a caller keeps what it needs; the number of pages is bounded.
 
-use std::fmt::Debug;
-
 use kube::api::ListParams;
 use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Api, Resource};
@@ -20,7 +18,7 @@ const MAX_PAGES: usize = 32;
 /// # Errors
 ///
 /// The API server cannot be asked.
-pub async fn each_metadata<K: Resource + Clone + DeserializeOwned + Debug>(
+pub async fn each_metadata<K: Resource + Clone + DeserializeOwned + std::fmt::Debug>(
     api: &Api<K>,
     params: ListParams,
     mut visit: impl FnMut(PartialObjectMeta<K>),
@@ -41,7 +39,7 @@ pub async fn each_metadata<K: Resource + Clone + DeserializeOwned + Debug>(
 /// # Errors
 ///
 /// The API server cannot be asked.
-pub async fn each<K: Resource + Clone + DeserializeOwned + Debug>(
+pub async fn each<K: Resource + Clone + DeserializeOwned + std::fmt::Debug>(
     api: &Api<K>,
     params: ListParams,
     mut visit: impl FnMut(K),

@@ -25,7 +25,7 @@ use crate::absent;
 use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::customize::objects;
 use crate::foreign::Foreign;
-use crate::manifests::{DAEMON_SET, DEFINITION, KINDS, OPTIONAL, Object, Wave};
+use crate::manifests::{DAEMON_SET, DEFINITION, KINDS, OPTIONAL, Object};
 use crate::metrics::Metrics;
 use crate::monitoring;
 use crate::order::waves;

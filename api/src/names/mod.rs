@@ -158,7 +158,7 @@ mod tests {
         assert_ne!(first_use_name(first, "data"), first_use_name(second, "data"));
         assert!(attachment_name(first, ["data"]).starts_with(begin));
         for name in [attachment_name(first, ["data"]), first_use_name(first, "data")] {
-            assert!(name.len() <= HOSTNAME_MAX, "{name}");
+            assert!(name.len() <= MAX_HOST_NAME_BYTES, "{name}");
         }
     }
 
@@ -183,8 +183,8 @@ mod tests {
                 proptest::prop_assert!(crate::validate::text::is_dns_label(&container), "{}", container);
             }
             let domain = domain_name(&namespace, name);
-            proptest::prop_assert!(format!("{domain}.xml.new").len() <= limits::MAX_FILE_NAME_BYTES);
-            proptest::prop_assert!(format!("{domain}-swtpm.log.1").len() <= limits::MAX_FILE_NAME_BYTES);
+            proptest::prop_assert!(domain.len() + ".xml.new".len() <= limits::MAX_FILE_NAME_BYTES);
+            proptest::prop_assert!(domain.len() + "-swtpm.log.1".len() <= limits::MAX_FILE_NAME_BYTES);
             proptest::prop_assert!(crate::validate::text::is_label_value(&label_value(name)));
             let now = jiff::Timestamp::from_second(1_800_000_000).unwrap();
             let dump = crate::memory_dump::file_name(name, &volume, now);

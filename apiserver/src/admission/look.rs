@@ -124,13 +124,16 @@ async fn open_restores(client: &Client, namespace: &str, target: &str) -> Result
     let mut open = Vec::new();
     let mut following = String::new();
     for _ in 0..MAX_PAGES {
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("includeObject", "None").append_pair("limit", "500");
-        if !following.is_empty() {
-            query.append_pair("continue", &following);
-        }
-        let asked =
-            http::Request::get(format!("{base}?{}", query.finish())).header(http::header::ACCEPT, ACCEPT);
+        // The serializer is no value to be held while the API server is asked.
+        let query = {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair("includeObject", "None").append_pair("limit", "500");
+            if !following.is_empty() {
+                query.append_pair("continue", &following);
+            }
+            query.finish()
+        };
+        let asked = http::Request::get(format!("{base}?{query}")).header(http::header::ACCEPT, ACCEPT);
         let asked = asked.body(Vec::new()).map_err(kube::Error::HttpError)?;
         let table: Table = client.request(asked).await?;
         let place = |name: &str| table.column_definitions.iter().position(|column| column.name == name);

@@ -17,6 +17,7 @@ use podvirt_api::state;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use serde::Deserialize;
 
+use crate::pages;
 use crate::status::Status;
 use crate::target::{Kind, Target};
 use crate::{instance, options};
