@@ -183,7 +183,7 @@ impl Model {
                 self.moved();
             }
             10 if b.one_in(16) && self.socket => {
-                self.conn.on_pod_error();
+                self.conn.on_pod_broken(u32::from(b.u16()));
                 self.moved();
             }
             11 if b.one_in(32) => {

@@ -15,7 +15,7 @@ use crate::flow::{FlowId, Key};
 use crate::ring::Iovs;
 use crate::sockets;
 use crate::sys;
-use crate::tcp::{Segment, State};
+use crate::tcp::{Command, Segment, State};
 use crate::wire::{TcpFlags, TcpMeta};
 
 /// Slices of one flow in a batch, below IOV_MAX.
@@ -109,7 +109,7 @@ impl Worker {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock || is_exhausted(&e) => 0,
             Err(error) => {
                 tracing::debug!(peer = %f.pod_peer, %error, "send");
-                f.conn.on_pod_error();
+                f.on_broken();
                 0
             }
         };
@@ -149,7 +149,7 @@ impl Worker {
             && let Some(error) = sockets::take_error(s)
         {
             tracing::debug!(peer = %f.pod_peer, %error, "connection broke");
-            f.conn.on_pod_error();
+            f.on_broken();
         }
         let comes =
             EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP;
@@ -208,7 +208,11 @@ impl Worker {
         while let Some(command) = f.conn.command() {
             if let Err(error) = f.carry_out(command) {
                 tracing::debug!(peer = %f.pod_peer, ?command, %error, "socket");
-                f.conn.on_pod_error();
+                match command {
+                    // A peer that has reset the connection leaves nothing to shut, but something to read.
+                    Command::ShutdownWrite => f.on_broken(),
+                    _ => f.conn.on_pod_error(),
+                }
             }
         }
         let counted = std::mem::replace(&mut f.retransmits, f.conn.retransmits());

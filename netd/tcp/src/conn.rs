@@ -154,6 +154,8 @@ pub struct Conn {
     pub(super) repeat_ack: u8,
     pub(super) need_probe: bool,
     pub(super) need_rst: bool,
+    /// The socket broke with bytes for the guest, which gets a RST behind the last of them; see [`super::ending`].
+    pub(super) broken: bool,
     /// A RST with this number answers an impossible acknowledgement; the connection goes on.
     pub(super) stray_rst: Option<Seq>,
     pub(super) consume: u32,
@@ -224,6 +226,7 @@ impl Conn {
             repeat_ack: 0,
             need_probe: false,
             need_rst: false,
+            broken: false,
             stray_rst: None,
             consume: 0,
             rewind: false,
@@ -295,34 +298,9 @@ impl Conn {
         }
     }
 
-    /// The pod's connect() failed in a way that the guest learns by a RST.
-    pub fn on_refused(&mut self) {
-        if self.state == State::Connecting {
-            self.need_rst = true;
-            self.expires = None;
-        }
-    }
-
-    /// The pod's socket broke (reset by the peer, timed out): the guest gets a RST.
-    pub fn on_pod_error(&mut self) {
-        let unheard = self.state == State::SynSent && self.snd_max == self.iss;
-        if unheard || matches!(self.state, State::TimeWait | State::Closed) {
-            // The guest knows nothing of it, or nothing that a RST could change.
-            self.state = State::Closed;
-        } else {
-            self.need_rst = true;
-        }
-    }
-
-    /// The worker ends the connection for reasons of its own: RST to both ends.
-    pub fn abort(&mut self) {
-        self.abort = true;
-        self.on_pod_error();
-    }
-
     /// The socket's present state: what may be acknowledged and how much the guest may send.
     pub fn on_pod(&mut self, pod: &PodState, now: Time) {
-        if !self.synchronized() || self.need_rst {
+        if !self.synchronized() || self.need_rst || self.broken {
             return;
         }
         let before = self.ack_ready;

@@ -373,10 +373,4 @@ impl Conn {
         self.poll_at = None;
         self.expires = Some(now + self.config.time_wait);
     }
-
-    /// The guest reset the connection: the peer gets a RST, the guest nothing.
-    fn close_by_guest(&mut self) {
-        self.abort = true;
-        self.state = State::Closed;
-    }
 }

@@ -51,7 +51,7 @@
 //! before it went out; with its FIN all that the guest sent is acknowledged, since the kernel delivers it
 //! even after the socket is closed. The peer's FIN (a peek of zero bytes) becomes a FIN that is sent again
 //! like data. Where netd sent the first FIN the connection stays in TIME-WAIT without a socket. RST goes
-//! through both ways.
+//! through both ways, the peer's behind what came before it (the module `ending`).
 //!
 //! **Timers.** One deadline a connection ([`Conn::poll_at`]): retransmission (RFC 6298, at least 200 ms),
 //! persist (zero window), keepalive towards a silent guest, reading what a far peer has acknowledged, an
@@ -63,6 +63,7 @@
 
 mod config;
 mod conn;
+mod ending;
 mod facts;
 mod hold;
 mod input;

@@ -164,7 +164,7 @@ impl Conn {
         (ack, u16::try_from(field).unwrap_or(u16::MAX))
     }
 
-    fn may_send(&self) -> bool {
+    pub(super) fn may_send(&self) -> bool {
         matches!(
             self.state,
             State::Established | State::CloseWait | State::FinWait1 | State::Closing | State::LastAck
@@ -209,9 +209,11 @@ impl Conn {
         self.advance(n, now);
     }
 
-    /// The peer has closed: the stream ends at `snd_nxt`, everything before it was sent.
+    /// The peer has closed, or broken the connection: the stream ends at `snd_nxt`, everything before it was sent.
     pub fn on_eof(&mut self) {
-        if self.fin_at.is_none() {
+        if self.broken {
+            self.on_pod_error();
+        } else if self.fin_at.is_none() {
             self.fin_at = Some(self.snd_nxt);
         }
     }

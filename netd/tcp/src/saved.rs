@@ -36,7 +36,7 @@ fields!(Conn {
     dup_acks, recover, blocked, retransmits, irs, rcv_nxt, acked, ack_ready, edge, edge_ready, space_max, peer_max,
     impatient, rcv_scale, refused, fin_pending, need_syn, need_ack, repeat_ack, need_probe, need_rst, stray_rst,
     consume, rewind, shutdown, abort, rtt, retries, rto_at, poll_at, ack_at, poll_interval, heard_at, probes,
-    probed_at, expires,
+    probed_at, expires, broken,
 } except {
     config: Config::default(),
     // The retransmission timer knows as well, only later.

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
@@ -226,6 +227,67 @@ fn a_reset_in_the_middle_reaches_the_other_end() {
                 drop(resets);
                 assert_reset(&suffers);
             }
+        }
+    });
+}
+
+/// What comes until the connection breaks by a reset; an orderly end fails.
+fn read_to_reset(mut from: &TcpStream) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => panic!("the connection ended in order after {} bytes", all.len()),
+            Ok(n) => all.extend(&buffer[..n]),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::ConnectionReset, "{e}");
+                return all;
+            }
+        }
+    }
+}
+
+/// The peer answers, does not read what the guest has sent, and closes once the pod has the answer: its kernel resets.
+fn answer_early(guest: &TcpStream, client: TcpStream, answer: &[u8]) {
+    (&*guest).write_all(&content(10, 20_000)).unwrap();
+    read_exactly(&client, &content(10, 20_000)[..10]);
+    (&client).write_all(answer).unwrap();
+    eventually("an acknowledgement of all", || {
+        let info = netd::sys::tcp_info(client.as_fd()).unwrap();
+        (info.unacked == 0 && info.notsent_bytes == 0).then_some(())
+    });
+    drop(client);
+}
+
+#[test]
+fn what_a_peer_has_sent_before_it_resets_arrives_before_the_reset() {
+    for peek_offset in [true, false] {
+        with_bed(Setup { peek_offset, ..Setup::default() }, |bed| {
+            for (family, by) in cases(bed) {
+                for len in [100, 300_000] {
+                    eprintln!("{family:?}, opened by {by:?}, {len} bytes");
+                    let (guest, client) = open(bed, family, by);
+                    let answer = content(11, len);
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| answer_early(&guest, client, &answer));
+                        assert!(read_to_reset(&guest) == answer);
+                    });
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_guest_whose_window_was_closed_reads_all_that_came_before_the_reset() {
+    with_bed(Setup::default(), |bed| {
+        // The rest waits in the pod's socket.
+        bed.guest.sysctl("ipv4/tcp_rmem", "4096 8192 8192");
+        for (family, by) in cases(bed) {
+            let (guest, client) = open(bed, family, by);
+            let answer = content(12, 50_000);
+            answer_early(&guest, client, &answer);
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(read_to_reset(&guest) == answer);
         }
     });
 }

@@ -174,6 +174,13 @@ impl TcpFlow {
         self.conn.on_pod_error();
     }
 
+    /// The socket broke. What the peer has sent before is read first; the end that such a read finds is the RST.
+    pub(in crate::worker) fn on_broken(&mut self) {
+        let queued = self.socket.as_ref().and_then(|s| sys::received_bytes(fd(s)).ok());
+        self.conn.on_pod_broken(queued.unwrap_or(0));
+        self.readable = true;
+    }
+
     /// Ends the connection with its peer by a RST.
     pub(in crate::worker) fn reset_peer(&self) {
         if let Some(socket) = &self.socket {

@@ -51,7 +51,7 @@ impl Worker {
                 if d.bytes < d.room {
                     // The queue is drained: the next byte, but not an end that is already there, makes an edge. Or the
                     // read has ended at the urgent mark; the next one goes on from there or says that there is no more.
-                    f.readable = f.peer_closed || f.urgent;
+                    f.readable = f.peer_closed || f.urgent || f.conn.is_broken();
                     f.want = (d.bytes as u32 * 2).clamp(FIRST_READ, LARGEST_READ);
                 } else {
                     f.want = (f.want * 2).min(LARGEST_READ);
@@ -64,6 +64,7 @@ impl Worker {
                 false
             }
             Err(Undelivered::Socket(error)) => {
+                // Linux tells of an error behind all that it has received.
                 tracing::debug!(peer = %f.pod_peer, %error, "receive");
                 f.conn.on_pod_error();
                 f.readable = false;

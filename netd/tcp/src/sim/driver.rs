@@ -147,9 +147,9 @@ impl Driver {
         if conn.state() == State::Connecting {
             conn.on_connected(&Self::pod_state(pod));
         } else if events.broken {
-            conn.on_pod_error();
+            conn.on_pod_broken(pod.queued());
         }
-        self.readable |= events.readable || events.end;
+        self.readable |= events.readable || events.end || events.broken;
         self.peer_closed |= events.end;
         // As of epoll: it tells of room that was asked for, and with whatever else happens that the socket is writable.
         self.stale |= events.writable || conn.may_have_news(self.now);
@@ -216,7 +216,8 @@ impl Driver {
         let Some(conn) = self.conn.as_mut().filter(|_| pod.open && !gathered.is_empty()) else { return };
         let sent = if pod.died { 0 } else { pod.send(gathered) };
         if pod.died {
-            conn.on_pod_error();
+            conn.on_pod_broken(pod.queued());
+            self.readable = true;
         }
         self.stale |= pod.habits.near || sent < gathered.len();
         self.refusals += u32::from(sent < gathered.len());
@@ -307,6 +308,9 @@ impl Driver {
             }
             let Some(conn) = &mut self.conn else { return };
             let Some(c) = conn.poll(self.now) else { return };
+            if pod.died && !conn.abort && c.flags.has(TcpFlags::RST.with(TcpFlags::ACK)) {
+                assert!(pod.is_drained(), "reset before what came first: {conn:?}");
+            }
             let Control { seq, ack, flags, window, mss, window_scale } = c;
             self.emit(Packet { seq, ack, flags, window, mss, scale: window_scale, payload: Vec::new() }, pod);
         }
@@ -333,11 +337,6 @@ impl Driver {
             return true;
         }
         assert!(budget.len > 0 && budget.mss > 0);
-        if pod.died {
-            conn.on_pod_error();
-            self.readable = false;
-            return false;
-        }
         assert_eq!(u64::from(budget.offset), pod.offset);
         let want = budget.len.min(READ) as usize;
         match pod.peek(want) {
@@ -355,7 +354,7 @@ impl Driver {
                 let (ack, window) = conn.tell();
                 conn.on_data(data.len() as u32, self.now);
                 if data.len() < want {
-                    self.readable = self.peer_closed;
+                    self.readable = self.peer_closed || conn.is_broken();
                 }
                 let mut seq = budget.seq;
                 for payload in data.chunks(usize::from(budget.mss)) {

@@ -141,11 +141,21 @@ impl Pod {
         assert!(self.open, "peek on a closed socket");
         let at = self.base + self.offset;
         if at >= self.arrived {
-            return self.ended.then(Vec::new);
+            return (self.ended || self.died).then(Vec::new);
         }
         let n = (self.arrived - at).min(most as u64);
         self.offset += n;
         Some(bytes(DOWN, at, n as usize))
+    }
+
+    /// Bytes in the receive queue, peeked or not.
+    pub(super) fn queued(&self) -> u32 {
+        (self.arrived - self.base) as u32
+    }
+
+    /// Whether all that has arrived was peeked, or the end was.
+    pub(super) fn is_drained(&self) -> bool {
+        self.ended || self.base + self.offset == self.arrived
     }
 
     /// recv(2) with MSG_TRUNC.

@@ -12,7 +12,7 @@ enum Step {
     Pod { space: u32, acked: u32, window: u32, near: bool, micros: u32 },
     Deliver { most: u32 },
     End,
-    Broken,
+    Broken { queued: u32 },
     Wait { millis: u64 },
 }
 
@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(space, acked, window, near, micros)| Step::Pod { space, acked, window, near, micros }),
         4 => (1..100_000u32).prop_map(|most| Step::Deliver { most }),
         1 => Just(Step::End),
-        1 => Just(Step::Broken),
+        1 => (0..3_000u32).prop_map(|queued| Step::Broken { queued }),
         3 => (0..100_000u64).prop_map(|millis| Step::Wait { millis }),
     ]
 }
@@ -62,7 +62,7 @@ impl Victim {
                 self.b.conn.on_eof();
                 self.ended = true;
             }
-            Step::Broken => self.b.conn.on_pod_error(),
+            Step::Broken { queued } => self.b.conn.on_pod_broken(self.offset + queued),
             Step::End => {}
             Step::Wait { millis } => {
                 self.b.wait(Duration::from_millis(millis));

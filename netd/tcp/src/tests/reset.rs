@@ -46,6 +46,58 @@ fn a_socket_error_resets_the_guest_where_it_is() {
 }
 
 #[test]
+fn what_came_before_the_peers_reset_goes_before_it() {
+    let mut b = Bench::opened();
+    b.send(1_000);
+    b.conn.on_pod_broken(4_000);
+    assert_eq!((b.state(), b.poll_all()), (State::Established, vec![]));
+    // The guest sends on: nothing of it is taken, or acknowledged.
+    assert_eq!(b.receive(&seg(1, 1, ACK, 500)).take, 500);
+    b.conn.on_flushed(500, 0, b.now);
+    assert_eq!(b.poll_all(), [(ACK, 1_001, 1)]);
+    b.on_pod(&near(40_000));
+    assert_eq!(b.poll_all(), []);
+    b.send(3_000);
+    b.conn.on_eof();
+    assert_eq!(b.poll_all(), [(RST_ACK, 4_001, 1)]);
+    assert!(b.conn.is_closed());
+}
+
+#[test]
+fn a_peers_reset_waits_for_the_guests_window_only_with_bytes_behind_it() {
+    for (queued, waits) in [(1_001, true), (1_000, false)] {
+        let mut b = Bench::opened();
+        b.send(1_000);
+        b.receive(&Segment { window: 0, ..seg(1, 1, ACK, 0) });
+        b.conn.on_pod_broken(queued);
+        assert_eq!(b.budget(), None);
+        let reset = b.poll_all().iter().any(|(flags, ..)| *flags == RST_ACK);
+        assert_eq!(reset, !waits, "{queued} bytes in the queue");
+        if waits {
+            b.next_deadline();
+            assert_eq!(b.poll_all(), [(ACK, 0, 1)], "a guest with a closed window is probed");
+            b.receive(&seg(1, 1_001, ACK, 0));
+            b.send(1);
+            b.conn.on_eof();
+            assert_eq!(b.poll_all(), [(RST_ACK, 1_002, 1)]);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_greets_and_resets_before_the_guest_has_answered_is_heard() {
+    let mut b = Bench::connecting(&syn());
+    b.conn.on_connected(&near(40_000));
+    assert_eq!(b.poll_all(), [(SYN_ACK, 0, 1)]);
+    b.conn.on_pod_broken(20);
+    assert_eq!((b.budget(), b.poll_all()), (None, vec![]));
+    b.receive(&seg(1, 1, ACK, 0));
+    b.send(20);
+    b.conn.on_eof();
+    assert_eq!(b.poll_all(), [(RST_ACK, 21, 1)]);
+}
+
+#[test]
 fn the_workers_abort_reaches_both_ends() {
     let mut b = Bench::opened();
     b.conn.abort();
