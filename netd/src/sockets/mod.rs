@@ -94,13 +94,14 @@ pub(crate) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
 /// Options of connected and accepted sockets alike. An accepted socket has them from a listener that has them.
 pub(crate) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
     plain_stream_options(s)?;
+    reset_on_close(s)?;
     if peek.of(peer) {
         sys::enable_peek_offset(s.as_fd(), 0)?;
     }
     Ok(())
 }
 
-/// The same but for the peek offset.
+/// The same but for the peek offset, and for what close() says.
 pub(crate) fn plain_stream_options(s: &Socket) -> io::Result<()> {
     in_line(s)?;
     // The guest's own Nagle has decided already.
@@ -125,9 +126,25 @@ pub(crate) fn bequeath_options(listener: &Socket, dual: bool, peek: PeekOffset) 
     (!dual || peek.v4 == peek.v6) && stream_options(listener, any, peek).is_ok()
 }
 
-/// Makes close() send a RST.
+/// Has close() send a RST, also that of the kernel when netd ends: a FIN would say that the guest has sent all that it had to.
+/// A socket that another process has as well, or that is in repair mode, says nothing.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(crate) fn reset_on_close(s: &Socket) -> io::Result<()> {
+    s.set_linger(Some(Duration::ZERO))
+}
+
+/// The same where it may be set already, and an error changes nothing.
 pub(crate) fn abort_on_close(s: &Socket) {
-    if let Err(error) = s.set_linger(Some(Duration::ZERO)) {
+    if let Err(error) = reset_on_close(s) {
+        tracing::debug!(%error, "SO_LINGER");
+    }
+}
+
+/// Has close() leave the rest to the kernel, which sends what is queued and the FIN behind it: the guest has sent all that it had to.
+pub(crate) fn finish_on_close(s: &Socket) {
+    if let Err(error) = s.set_linger(None) {
         tracing::debug!(%error, "SO_LINGER");
     }
 }

@@ -427,7 +427,7 @@ impl Conn {
     }
 
     /// The guest's FIN has been passed on.
-    pub(super) fn guest_closed(&self) -> bool {
+    pub fn guest_closed(&self) -> bool {
         matches!(self.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait)
     }
 

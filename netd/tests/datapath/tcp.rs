@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
+use netd::control::{Control, FlowQuery};
 use netd::counters::Reason;
 use socket2::SockRef;
 
@@ -307,6 +308,26 @@ fn who_closes_with_unread_data_resets_the_other_end() {
                 assert_reset(&suffers);
             }
         }
+    });
+}
+
+#[test]
+fn what_waits_when_both_ends_have_closed_still_goes_out() {
+    with_bed(Setup::default(), |bed| {
+        // What the guest sends waits in the pod's socket.
+        bed.client.sysctl("ipv4/tcp_rmem", "4096 8192 8192");
+        for (family, by) in cases(bed) {
+            let (guest, client) = open(bed, family, by);
+            client.shutdown(Shutdown::Write).unwrap();
+            expect_end(&guest);
+            let bytes = content(13, 20_000);
+            (&guest).write_all(&bytes).unwrap();
+            drop(guest);
+            let flows = || bed.netd.control.flows(FlowQuery::default());
+            eventually("netd is done", || flows().iter().all(|f| f.state == "TIME-WAIT").then_some(()));
+            assert!(read_to_end(&client) == bytes);
+        }
+        assert_eq!(bed.netd.counters().tcp_resets.get(), 0);
     });
 }
 

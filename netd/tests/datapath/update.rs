@@ -1,18 +1,23 @@
 //! Another netd process in the place of one that runs, with several queue pairs and with many flows.
 
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use frontend_double::{Double, Options};
+use etherparse::PacketBuilder;
+use frontend_double::{Double, HEADER, Options};
 use netctl::client::Client;
 use netctl::upgrade::Upgrade;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podvirt_proto::netd::v1::StatusResponse;
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
-use crate::bed::{GUEST_MAC, MAC, Pod, Setup, TIMEOUT, eventually, with_pod};
+use crate::bed::raw::{CLIENT_V4, GUEST_V4};
+use crate::bed::{GUEST_MAC, MAC, Pod, Setup, TIMEOUT, assert_reset, eventually, with_pod};
 use crate::daemon::Daemon;
 use crate::pairs::{datagram, datagram_to, received};
 
@@ -243,4 +248,44 @@ fn ports_that_thousands_listen_on_are_open_after_an_update_and_who_comes_meanwhi
             });
         });
     });
+}
+
+/// A SYN of the guest to the client's port.
+fn syn(to: u16) -> Vec<u8> {
+    let mut frame = vec![0; HEADER];
+    PacketBuilder::ethernet2(GUEST_MAC.0, MAC.0)
+        .ipv4(GUEST_V4.octets(), CLIENT_V4.octets(), 64)
+        .tcp(FIRST, to, 1000, 60_000)
+        .syn()
+        .write(&mut frame, &[])
+        .unwrap();
+    frame
+}
+
+/// A peer hears nothing of a netd that another one follows, and a RST when one ends that none follows: a FIN would say that the
+/// guest has sent all that it had to.
+#[test]
+fn a_netd_that_ends_resets_its_connections_and_one_that_is_followed_does_not() {
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        with_pod(without_ports(), move |pod| {
+            let mut process = Process::start(pod, "{tcp: '7000', udp: none}");
+            let mut double = process.plug();
+            let listener = pod.client.listen(pod.families()[0].client(7100));
+            let pair = &mut double.pairs()[0];
+            eventually("room in the ring", || pair.send(&syn(7100)).unwrap().then_some(()));
+            let mut peers = vec![listener.accept().0];
+            peers.extend(pod.families().map(|family| pod.client.connect(family.pod(7000)).unwrap()));
+            eventually("flows", || (process.status().tcp_flows as usize == peers.len()).then_some(()));
+            process.update(pod);
+            assert_eq!(process.status().tcp_flows as usize, peers.len());
+            for mut peer in &peers {
+                peer.set_nonblocking(true).unwrap();
+                let error = peer.read(&mut [0; 16]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "the update has told the peer");
+                peer.set_nonblocking(false).unwrap();
+            }
+            kill(Pid::from_raw(process.daemon.0.id().cast_signed()), signal).unwrap();
+            peers.iter().for_each(assert_reset);
+        });
+    }
 }

@@ -124,9 +124,12 @@ impl TcpFlow {
         let mut conn = state.conn;
         conn.adopt(config);
         let socket = fds.take_if(state.socket)?.map(Socket::from);
-        // A predecessor may not have known of it.
+        // A predecessor may not have known of these.
         if let Some(Err(error)) = socket.as_ref().map(sockets::in_line) {
             tracing::debug!(peer = %state.pod_peer, %error, "SO_OOBINLINE");
+        }
+        if !conn.guest_closed() {
+            socket.as_ref().inspect(|s| sockets::abort_on_close(s));
         }
         Ok(TcpFlow {
             socket,
@@ -301,7 +304,10 @@ impl TcpFlow {
                 }
                 self.readable = true;
             }
-            Command::ShutdownWrite => s.shutdown(std::net::Shutdown::Write)?,
+            Command::ShutdownWrite => {
+                s.shutdown(std::net::Shutdown::Write)?;
+                sockets::finish_on_close(s);
+            }
             Command::Abort => {
                 sockets::abort_on_close(s);
                 self.socket = None;
@@ -320,4 +326,50 @@ fn shortest(min_rtt: u32) -> Duration {
 /// as well.
 fn usable(free: u32) -> u32 {
     free - free / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+    use crate::sockets::{PeekOffset, connect};
+    use crate::tcp::{Segment, Seq};
+    use crate::wire::TcpFlags;
+
+    /// A flow that the guest has opened to the listener, and the listener's end of it.
+    fn opened() -> (TcpFlow, std::net::TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let peer = listener.local_addr().unwrap();
+        let syn = Segment {
+            seq: Seq(1),
+            ack: Seq(0),
+            flags: TcpFlags::SYN,
+            window: 1000,
+            len: 0,
+            mss: None,
+            window_scale: None,
+        };
+        let conn = Conn::open_by_guest(Config::default(), 1, &syn, Time::ZERO);
+        let socket = connect(peer, PeekOffset::NONE).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        accepted.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        (TcpFlow::new(conn, socket, peer, true, false, Time::ZERO), accepted)
+    }
+
+    #[test]
+    fn what_the_guest_has_not_closed_is_reset_with_its_flow_and_what_it_has_closed_goes_out() {
+        for closed in [false, true] {
+            let (mut flow, mut peer) = opened();
+            flow.socket.as_ref().unwrap().send(b"half").unwrap();
+            if closed {
+                flow.carry_out(Command::ShutdownWrite).unwrap();
+            }
+            drop(flow);
+            let mut got = Vec::new();
+            let end = peer.read_to_end(&mut got).map_err(|e| e.kind());
+            assert_eq!(end, if closed { Ok(4) } else { Err(io::ErrorKind::ConnectionReset) });
+        }
+    }
 }
