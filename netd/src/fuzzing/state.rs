@@ -96,6 +96,7 @@ fn goes_on(mut conn: Conn, mut now: Time, b: &mut Bytes<'_>) {
                     peer_window: b.u32(),
                     near: b.one_in(2),
                     rtt: Duration::from_micros(b.u32().into()),
+                    notifies: b.one_in(2),
                 };
                 if conn.state() == State::Connecting {
                     conn.on_connected(&pod);

@@ -61,7 +61,7 @@ pub fn tcp(data: &[u8]) {
     let (iss, irs) = (Seq(iss), Seq(irs));
     let now = Time::from_millis(1000);
     let (near, rtt) = (shape & 8 == 0, Duration::from_millis(if shape & 16 == 0 { 0 } else { 20 }));
-    let pod = PodState { space: 64 << 10, acked: 0, peer_window: 1 << 20, near, rtt };
+    let pod = PodState { space: 64 << 10, acked: 0, peer_window: 1 << 20, near, rtt, notifies: false };
     let mut m;
     if shape & 1 == 0 {
         let syn = Segment {

@@ -30,7 +30,8 @@ fn segment(seq: u32, ack: u32, flags: TcpFlags, len: u32) -> Segment {
 
 /// The socket has this much room in its send buffer, and its peer has acknowledged this much.
 fn socket(acked: u32) -> PodState {
-    PodState { space: 100_000, acked, peer_window: 60_000, near: false, rtt: Duration::from_millis(30) }
+    let rtt = Duration::from_millis(30);
+    PodState { space: 100_000, acked, peer_window: 60_000, near: false, rtt, notifies: false }
 }
 
 /// Sends all that the connection has for the guest, and carries out all that it wants of the socket.

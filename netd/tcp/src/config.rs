@@ -62,6 +62,11 @@ pub(super) const DEFAULT_MSS: u16 = 536;
 pub(super) const POLL_MIN: Duration = Duration::from_millis(1);
 /// See [`POLL_MIN`].
 pub(super) const POLL_MAX: Duration = Duration::from_millis(32);
+/// The same after [`PROMPT_READS`] reads that found nothing. The kernel's own probes of such a peer back off to two minutes, and
+/// the guest's retransmissions to as much as well.
+pub(super) const STALLED_POLL_MAX: Duration = Duration::from_secs(2);
+/// Reads in vain until the interval grows beyond [`POLL_MAX`]: about a second of a peer that rests.
+pub(super) const PROMPT_READS: u8 = 36;
 /// Most bytes that one ACK of a bulk transfer covers: about one large frame.
 pub(super) const STRETCH: u32 = 64 << 10;
 /// Longest time that an acknowledgement is held back (RFC 9293 3.8.6.3 allows 500 ms): the epoll timeout's grain.

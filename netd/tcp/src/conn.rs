@@ -77,6 +77,8 @@ pub struct PodState {
     pub near: bool,
     /// The shortest round trip to the peer; zero where it is not known. A near peer's does not matter.
     pub rtt: Duration,
+    /// The worker is told when the buffer has room again: a near peer's is not to be read for that.
+    pub notifies: bool,
 }
 
 /// What the worker must do with the pod's socket.
@@ -171,6 +173,8 @@ pub struct Conn {
     /// When an acknowledgement that was held back is sent at the latest.
     pub(super) ack_at: Option<Time>,
     pub(super) poll_interval: Duration,
+    /// Reads of the socket's state since one has found something.
+    pub(super) vain_reads: u8,
     /// When the socket's state was read last, and before when it has no news; see [`super::pacing`].
     pub(super) read_at: Time,
     pub(super) quiet_until: Time,
@@ -238,6 +242,7 @@ impl Conn {
             poll_at: None,
             ack_at: None,
             poll_interval: POLL_MIN,
+            vain_reads: 0,
             read_at: Time::ZERO,
             quiet_until: Time::ZERO,
             peer_rtt: None,
@@ -310,7 +315,7 @@ impl Conn {
         self.ack_ready = self.ack_ready.max(reached);
         self.on_pod_window(pod);
         // RFC 9293 3.8.6.2.1 has an override timeout for the same reason: nothing says that more will come.
-        self.impatient = self.poll_interval == POLL_MAX && self.window_is_small();
+        self.impatient = self.poll_interval >= POLL_MAX && self.window_is_small();
         let stretched = self.ack_ready.since(self.acked) >= self.stretch();
         if self.window_worth_telling() || stretched || self.nothing_follows() {
             self.need_ack = true;
@@ -322,7 +327,8 @@ impl Conn {
             self.refused = false;
             self.repeat_ack = super::input::DUP_ACKS;
         }
-        self.plan_read(self.ack_ready > before, now);
+        let notified = pod.near && pod.notifies;
+        self.plan_read(self.ack_ready > before, notified, now);
     }
 
     fn on_pod_window(&mut self, pod: &PodState) {

@@ -11,6 +11,7 @@
 //!   batch, nothing unacknowledged before it ──▶ the shortest round trip and POLL_MIN later
 //!   a read found some, not all              ──▶ a quarter of the round trip later, POLL_MIN at least, POLL_MAX at most
 //!   a read found nothing                    ──▶ the interval doubles, up to POLL_MAX
+//!   PROMPT_READS of them found nothing      ──▶ it doubles on, up to STALLED_POLL_MAX
 //!   the guest has little window left        ──▶ POLL_MIN after the last read, as each byte of window may set it going;
 //!                                               this interval doubles, too, when reads find nothing
 //!   data came from the peer                 ──▶ at once, if the last read is a quarter of the round trip ago
@@ -20,10 +21,15 @@
 //! acknowledgements that it counts come in lumps, as from any receiver that merges segments. The kernel's smallest round trip
 //! is used and not the mean, which a full queue on the way makes long: a read that comes early costs little, a late one costs
 //! the guest time. The socket's room changes with the same acknowledgements, so nothing else asks for it.
+//!
+//! A connection that stands still costs next to nothing, however many there are. A near peer's socket is read only for its room;
+//! where that is gone epoll tells when it is back, and nothing is read meanwhile. A far peer that has acknowledged nothing for a
+//! second is read more and more rarely: what comes after a long rest is found late by no more than the rest was long, and by
+//! two seconds at most.
 
 use std::time::Duration;
 
-use super::config::{ACK_DELAY, INITIAL_RTO, POLL_MAX, POLL_MIN};
+use super::config::{ACK_DELAY, INITIAL_RTO, POLL_MAX, POLL_MIN, PROMPT_READS, STALLED_POLL_MAX};
 use super::conn::Conn;
 use netd_base::time::Time;
 
@@ -80,21 +86,24 @@ impl Conn {
         at.max(self.quiet_until + POLL_MIN)
     }
 
-    /// The state was read; `progress`: the peer has acknowledged more.
-    pub(super) fn plan_read(&mut self, progress: bool, now: Time) {
+    /// The state was read; `progress`: the peer has acknowledged more; `notified`: the worker is told of room.
+    pub(super) fn plan_read(&mut self, progress: bool, notified: bool, now: Time) {
         self.read_at = now;
         self.polled = false;
         if progress || self.poll_at.is_none() {
-            self.poll_interval = POLL_MIN;
+            (self.poll_interval, self.vain_reads) = (POLL_MIN, 0);
         }
-        let waiting = !self.guest_closed() && (self.ack_ready < self.rcv_nxt || self.window_is_small());
+        let small = self.window_is_small() && !notified;
+        let waiting = !self.guest_closed() && (self.ack_ready < self.rcv_nxt || small);
         self.poll_at = waiting.then(|| self.not_in_vain(now + self.interval()));
     }
 
     /// The deadline for a read has come. Whether it is read or not, the next one is later, and later again after each that
     /// finds nothing.
     pub(super) fn put_off_read(&mut self, now: Time) {
-        self.poll_interval = (self.poll_interval * 2).min(POLL_MAX);
+        self.vain_reads = self.vain_reads.saturating_add(1);
+        let longest = if self.vain_reads > PROMPT_READS { STALLED_POLL_MAX } else { POLL_MAX };
+        self.poll_interval = (self.poll_interval * 2).min(longest);
         self.poll_at = Some(self.not_in_vain(now + self.interval()));
         self.polled = true;
     }

@@ -48,6 +48,8 @@ fields!(Conn {
     quiet_until: Time::ZERO,
     peer_rtt: None,
     polled: false,
+    // So the interval begins anew, too, as an older netd has it.
+    vain_reads: 0,
 });
 
 /// Largest shift of a window (RFC 7323 2.3).

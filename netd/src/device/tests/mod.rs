@@ -433,7 +433,14 @@ fn lengths_that_lie_are_refused_before_anything_is_allocated() {
 fn inherited_tcp(guest: SocketAddr, peer: SocketAddr, now: Time) -> state::TcpFlow {
     let mut conn = Conn::open_by_guest(Config::default(), 77, &syn(), now);
     let rtt = Duration::ZERO;
-    conn.on_connected(&PodState { space: 1 << 20, acked: 0, peer_window: 65_535, near: true, rtt });
+    conn.on_connected(&PodState {
+        space: 1 << 20,
+        acked: 0,
+        peer_window: 65_535,
+        near: true,
+        rtt,
+        notifies: false,
+    });
     state::TcpFlow {
         key: (guest, peer),
         pod_peer: peer,

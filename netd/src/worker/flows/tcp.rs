@@ -249,6 +249,7 @@ impl TcpFlow {
             peer_window: info.snd_wnd,
             near: self.near,
             rtt: shortest(info.min_rtt),
+            notifies: false,
         })
     }
 
@@ -261,7 +262,7 @@ impl TcpFlow {
         let s = self.socket.as_ref()?;
         let near = |space| {
             let rtt = Duration::ZERO;
-            PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true, rtt }
+            PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true, rtt, notifies: false }
         };
         if self.near
             && let Some(free) = self.room.known()
@@ -270,7 +271,8 @@ impl TcpFlow {
         }
         let buffer = sys::send_buffer(fd(s)).ok()?;
         self.room.see(buffer);
-        let mut state = PodState { near: self.near, ..near(usable(buffer.free())) };
+        let notifies = !buffer.writable();
+        let mut state = PodState { near: self.near, notifies, ..near(usable(buffer.free())) };
         if !self.near
             && let Ok(info) = sys::tcp_info(fd(s))
         {
@@ -280,7 +282,7 @@ impl TcpFlow {
             state.acked = info.bytes_acked.wrapping_sub(self.acked_base) as u32;
             state.peer_window = info.snd_wnd;
         }
-        Some((state, !buffer.writable()))
+        Some((state, notifies))
     }
 
     /// Does what the connection asks for on the socket.

@@ -139,6 +139,7 @@ impl Driver {
             peer_window: if near { u32::MAX >> 1 } else { pod.peer_window() as u32 },
             near,
             rtt: pod.habits.round_trip,
+            notifies: !pod.is_writable(),
         }
     }
 

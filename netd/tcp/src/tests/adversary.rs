@@ -53,7 +53,8 @@ impl Victim {
             Step::Pod { space, acked, window, near, micros } => {
                 self.flush(u32::MAX);
                 let rtt = Duration::from_micros(micros.into());
-                let pod = PodState { space, acked, peer_window: window >> 1, near, rtt };
+                let pod =
+                    PodState { space, acked, peer_window: window >> 1, near, rtt, notifies: space < 1_000 };
                 self.b.conn.on_connected(&pod);
                 self.b.on_pod(&pod);
             }

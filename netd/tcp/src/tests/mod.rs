@@ -42,11 +42,11 @@ fn millis(n: u64) -> Duration {
 }
 
 fn near(space: u32) -> PodState {
-    PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true, rtt: Duration::ZERO }
+    PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true, rtt: Duration::ZERO, notifies: false }
 }
 
 fn far(space: u32, acked: u32, peer_window: u32) -> PodState {
-    PodState { space, acked, peer_window, near: false, rtt: Duration::ZERO }
+    PodState { space, acked, peer_window, near: false, rtt: Duration::ZERO, notifies: false }
 }
 
 /// A segment of the guest that acknowledges all up to netd's number `ack`, with a window of 60,000 bytes.

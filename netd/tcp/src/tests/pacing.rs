@@ -97,3 +97,46 @@ fn a_round_trip_that_is_not_known_or_out_of_reason_keeps_no_guest_waiting() {
         assert_eq!(b.next_deadline(), wait);
     }
 }
+
+/// Reads of the state, whatever it is, until so much time has passed.
+fn reads_within(b: &mut Bench, time: Duration, pod: &PodState) -> u32 {
+    let (end, mut reads) = (b.now + time, 0);
+    while b.conn.poll_at().is_some_and(|at| at <= end) {
+        b.next_deadline();
+        if b.conn.wants_pod_state(b.now) || b.conn.polled {
+            reads += 1;
+            b.on_pod(pod);
+        }
+        b.poll_all();
+    }
+    b.now = end;
+    reads
+}
+
+#[test]
+fn a_far_peer_that_stands_still_is_read_less_and_less_and_found_when_it_goes_on() {
+    let mut b = grown();
+    send(&mut b, 20_001, 5_000);
+    let second = reads_within(&mut b, Duration::from_secs(1), &pod(35_000, 20_000));
+    assert!((20..=40).contains(&second), "{second} reads in the first second");
+    let minute = reads_within(&mut b, Duration::from_secs(60), &pod(35_000, 20_000));
+    assert!((25..=60).contains(&minute), "{minute} reads in a minute");
+    // Whenever it goes on, it is found by the next read.
+    assert!(b.conn.poll_at().unwrap().since(b.now) <= Duration::from_secs(2));
+    b.next_deadline();
+    b.on_pod(&pod(36_000, 21_000));
+    assert_eq!(b.poll_all(), [(ACK, 1, 21_001)]);
+    assert_eq!(b.next_deadline(), millis(5), "it moves: the interval starts over");
+}
+
+#[test]
+fn a_near_peer_whose_buffer_is_full_is_not_read_until_epoll_tells_of_room() {
+    let mut b = Bench::opened();
+    b.accept(&seg(1, 1, ACK, 40_000));
+    b.on_pod(&PodState { notifies: true, ..near(0) });
+    b.poll_all();
+    assert_eq!(reads_within(&mut b, Duration::from_secs(3_600), &near(0)), 0);
+    b.on_pod(&near(20_000));
+    assert_eq!(b.poll_all(), [(ACK, 1, 40_001)]);
+    assert_eq!(b.conn.edge, g(60_001));
+}
