@@ -54,6 +54,9 @@ pub(super) const MAX_RETRIES: u8 = 9;
 pub(super) const MAX_SYN_RETRIES: u8 = 6;
 /// Keepalive probes 75 s apart before a silent guest is given up (RFC 9293 3.8.4 sets no number; Linux's).
 pub(super) const KEEPALIVE_PROBES: u8 = 9;
+/// Silence of a guest that has closed, after which it is asked whether it still reads: as long as Linux and others remember a
+/// socket that its program has left (tcp_fin_timeout).
+pub(super) const ORPHAN_SILENCE: Duration = Duration::from_secs(60);
 /// Time between keepalive probes.
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 /// MSS to assume when the guest's SYN names none (RFC 9293 3.7.1): 536 for IPv4; IPv6's 1220 is larger.

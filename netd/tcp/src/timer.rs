@@ -1,6 +1,6 @@
 //! The connection's one deadline and what happens at it.
 
-use super::config::{KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, MAX_RETRIES, MAX_SYN_RETRIES};
+use super::config::{KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, MAX_RETRIES, MAX_SYN_RETRIES, ORPHAN_SILENCE};
 use super::conn::{Conn, State};
 use netd_base::time::Time;
 
@@ -11,7 +11,7 @@ impl Conn {
         if self.need_rst || self.is_closed() {
             return None;
         }
-        [self.rto_at, self.ack_at, self.poll_at, self.expires, self.keepalive_at()]
+        [self.rto_at, self.ack_at, self.poll_at, self.expires, self.keepalive_at(), self.orphan_at()]
             .into_iter()
             .flatten()
             .min()
@@ -25,6 +25,14 @@ impl Conn {
             _ => self.probed_at + KEEPALIVE_INTERVAL,
         };
         alive.then_some(next)
+    }
+
+    /// When a guest is asked that has closed, and whose peer has not. A program that has closed one direction only answers, for as long as
+    /// it likes. A kernel whose program has left the socket soon forgets it: it answers by a RST, which frees both ends. A
+    /// guest that says nothing at all is given up no sooner than any other.
+    fn orphan_at(&self) -> Option<Time> {
+        let asked = self.heard_at.max(self.probed_at);
+        (self.state == State::CloseWait && self.probes == 0).then_some(asked + ORPHAN_SILENCE)
     }
 
     /// A deadline may have passed.
@@ -57,6 +65,10 @@ impl Conn {
                 self.probed_at = now;
                 self.need_probe = true;
             }
+        }
+        if self.orphan_at().is_some_and(|at| at <= now) {
+            self.probed_at = now;
+            self.need_probe = true;
         }
     }
 

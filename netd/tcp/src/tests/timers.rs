@@ -108,6 +108,54 @@ fn a_guest_that_was_stopped_for_a_day_is_probed_before_it_is_given_up() {
     assert_eq!(b.state(), State::Established);
 }
 
+/// The guest has closed, and its FIN was passed on.
+fn half_closed() -> Bench {
+    let mut b = Bench::opened();
+    b.accept(&seg(1, 1, FIN_ACK, 0));
+    assert_eq!((b.state(), b.commands()), (State::CloseWait, vec![Command::ShutdownWrite]));
+    b.poll_all();
+    b
+}
+
+#[test]
+fn a_guest_whose_program_has_left_the_socket_frees_it_within_minutes() {
+    let mut b = half_closed();
+    let mut waited = b.next_deadline();
+    assert_eq!(b.poll_all(), [(ACK, 0, 2)]);
+    // Its kernel remembers the socket for now.
+    b.receive(&seg(2, 1, ACK, 0));
+    waited += b.next_deadline();
+    assert_eq!(b.poll_all(), [(ACK, 0, 2)]);
+    b.receive(&seg(2, 1, RST, 0));
+    assert_eq!((b.state(), b.commands()), (State::Closed, vec![Command::Abort]));
+    assert!(waited <= Duration::from_secs(120), "{waited:?}");
+}
+
+#[test]
+fn a_guest_that_still_reads_keeps_its_half_of_the_connection_for_hours() {
+    let mut b = half_closed();
+    let mut hours = Duration::ZERO;
+    while hours < Duration::from_secs(5 * 3_600) {
+        hours += b.next_deadline();
+        assert_eq!(b.poll_all(), [(ACK, 0, 2)]);
+        b.receive(&seg(2, 1, ACK, 0));
+    }
+    assert_eq!((b.state(), b.commands()), (State::CloseWait, vec![]));
+    b.send(1_000);
+}
+
+#[test]
+fn a_guest_that_has_closed_and_is_stopped_is_given_up_no_sooner_than_any_other() {
+    let mut b = half_closed();
+    let mut waited = Duration::ZERO;
+    while b.state() == State::CloseWait {
+        waited += b.next_deadline();
+        b.poll_all();
+        assert!(waited < Duration::from_secs(10_000));
+    }
+    assert_eq!(waited, Config::default().keepalive + Duration::from_secs(9 * 75));
+}
+
 #[test]
 fn a_keepalive_of_the_guest_is_answered() {
     let mut b = Bench::opened();
