@@ -340,6 +340,9 @@ impl Model {
     fn settle(&mut self, b: &mut Bytes<'_>) {
         self.flush(b);
         self.on_flushed(0, 0);
+        if self.conn.is_probed() {
+            self.conn.answer_probe(b.one_in(2).then(|| Duration::from_millis(b.u16().into())));
+        }
         for n in 0.. {
             assert!(n < CONTROLS, "no end of segments: {:?}", self.conn);
             let Some(c) = self.conn.poll(self.now) else { break };
@@ -361,6 +364,9 @@ impl Model {
                     self.shut = true;
                 }
                 Command::Abort => self.socket = false,
+                Command::Keepalive(seconds) => {
+                    assert!((1..=32_767).contains(&seconds), "the kernel takes no {seconds}")
+                }
             }
         }
         self.socket &= !self.conn.is_done_with_socket();

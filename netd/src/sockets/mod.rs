@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::sys;
 
@@ -16,6 +16,11 @@ use crate::sys;
 const BACKLOG: i32 = 1024;
 /// Bytes that may wait in a UDP listener, in the kernel's accounting.
 const LISTENER_BUFFER: usize = 4 << 20;
+
+/// Most probes of a silent peer (the kernel's MAX_TCP_KEEPCNT).
+const MAX_PROBES: u32 = 127;
+/// Longest time between probes that are not answered: Linux's own, in seconds.
+const MAX_PROBE_INTERVAL_SECONDS: u64 = 75;
 
 /// A group of global scope which has no members (RFC 6676 2.2), so that the source address is a global one, too.
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0xdb8, 1);
@@ -106,8 +111,20 @@ pub(crate) fn plain_stream_options(s: &Socket) -> io::Result<()> {
     in_line(s)?;
     // The guest's own Nagle has decided already.
     s.set_tcp_nodelay(true)?;
-    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
+    // At the pod's own pace, until the guest shows another ([`set_keepalive_interval`]).
     s.set_keepalive(true)
+}
+
+/// Has the kernel probe a silent peer each so many seconds, and at once if it has been silent for as long. The guest decides when
+/// it has had enough, so the kernel goes on for as long as it can.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(crate) fn set_keepalive_interval(s: &Socket, seconds: u32) -> io::Result<()> {
+    let interval = Duration::from_secs(u64::from(seconds).clamp(1, MAX_PROBE_INTERVAL_SECONDS));
+    let idle = Duration::from_secs(seconds.max(1).into());
+    let timing = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(MAX_PROBES);
+    s.set_tcp_keepalive(&timing)
 }
 
 /// Leaves urgent data where it stands in the stream. The kernel takes the last byte of it out otherwise: the guest would

@@ -20,7 +20,8 @@ const V1: &str = include_str!("golden/v1.hex");
 const V2: &str = include_str!("golden/v2.hex");
 /// The same of the third: what the guest has configured was appended to the workers.
 const V3: &str = include_str!("golden/v3.hex");
-/// The same of the fourth: what a broken socket still has for the guest was appended to the connections.
+/// The same of the fourth: what a broken socket still has for the guest, and the interval of keepalives were appended to the
+/// connections.
 const V4: &str = include_str!("golden/v4.hex");
 
 /// What a guest opens a connection with.

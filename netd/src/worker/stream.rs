@@ -203,6 +203,10 @@ impl Worker {
             f.conn.on_pod(&state, now);
             rewatch = full;
         }
+        if f.conn.is_probed() {
+            let silent = f.peer_silence();
+            f.conn.answer_probe(silent);
+        }
         self.send_controls(id);
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
         while let Some(command) = f.conn.command() {

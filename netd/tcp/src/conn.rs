@@ -90,6 +90,8 @@ pub enum Command {
     Rewind,
     /// shutdown(SHUT_WR): the guest has sent its last byte.
     ShutdownWrite,
+    /// Probe a silent peer each so many seconds, and now if it has been silent for as long.
+    Keepalive(u32),
     /// Close with a RST to the peer.
     Abort,
 }
@@ -188,6 +190,13 @@ pub struct Conn {
     pub(super) probed_at: Time,
     /// End of the handshake or of TIME-WAIT.
     pub(super) expires: Option<Time>,
+    /// Interval of the guest's keepalives in seconds, zero if it has sent none; see [`super::keepalive`].
+    pub(super) keepalive: u32,
+    /// The interval is to be set in the socket.
+    pub(super) apply_keepalive: bool,
+    /// The guest has probed and waits for an answer; the last probe had none.
+    pub(super) probed: bool,
+    pub(super) unanswered: bool,
 }
 
 impl Conn {
@@ -251,6 +260,10 @@ impl Conn {
             probes: 0,
             probed_at: now,
             expires: Some(now + config.handshake),
+            keepalive: 0,
+            apply_keepalive: false,
+            probed: false,
+            unanswered: false,
             config,
         }
     }
@@ -456,6 +469,9 @@ impl Conn {
         }
         if std::mem::take(&mut self.rewind) {
             return Some(Command::Rewind);
+        }
+        if let Some(seconds) = self.take_keepalive() {
+            return Some(Command::Keepalive(seconds));
         }
         std::mem::take(&mut self.shutdown).then_some(Command::ShutdownWrite)
     }

@@ -50,12 +50,17 @@ const LOSS_SEGMENTS: u32 = 4;
 impl Conn {
     /// A segment of the guest arrived.
     pub fn on_segment(&mut self, seg: &Segment, now: Time) -> Input {
+        let silent = self.silence(now);
         self.heard_at = now;
         self.probes = 0;
         match self.state {
             State::Connecting => self.while_connecting(seg),
             State::SynSent => self.while_syn_sent(seg, now),
             State::Closed => Input::dropped(Refusal::NoConnection),
+            _ if self.is_probe(seg) => {
+                self.on_probe(silent);
+                Input::default()
+            }
             _ => self.while_synchronized(seg, now),
         }
     }

@@ -53,6 +53,8 @@
 //! like data. Where netd sent the first FIN the connection stays in TIME-WAIT without a socket. RST goes
 //! through both ways, the peer's behind what came before it (the module `ending`).
 //!
+//! **Keepalives.** The guest's reach the peer by the pod's socket, at the guest's rhythm (the module `keepalive`).
+//!
 //! **Timers.** One deadline a connection ([`Conn::poll_at`]): retransmission (RFC 6298, at least 200 ms),
 //! persist (zero window), keepalive towards a silent guest, reading what a far peer has acknowledged, an
 //! acknowledgement held back so that a bulk transfer gets few of them, TIME-WAIT.
@@ -67,6 +69,7 @@ mod ending;
 mod facts;
 mod hold;
 mod input;
+mod keepalive;
 mod output;
 mod pacing;
 mod rtt;

@@ -36,7 +36,7 @@ fields!(Conn {
     dup_acks, recover, blocked, retransmits, irs, rcv_nxt, acked, ack_ready, edge, edge_ready, space_max, peer_max,
     impatient, rcv_scale, refused, fin_pending, need_syn, need_ack, repeat_ack, need_probe, need_rst, stray_rst,
     consume, rewind, shutdown, abort, rtt, retries, rto_at, poll_at, ack_at, poll_interval, heard_at, probes,
-    probed_at, expires, broken,
+    probed_at, expires, broken, keepalive,
 } except {
     config: Config::default(),
     // The retransmission timer knows as well, only later.
@@ -50,6 +50,10 @@ fields!(Conn {
     polled: false,
     // So the interval begins anew, too, as an older netd has it.
     vain_reads: 0,
+    apply_keepalive: false,
+    // The guest probes again.
+    probed: false,
+    unanswered: false,
 });
 
 /// Largest shift of a window (RFC 7323 2.3).
@@ -69,5 +73,6 @@ impl Conn {
         // It is counted on.
         self.retransmits = self.retransmits.min(u32::MAX / 2);
         self.rtt.adopt();
+        self.adopt_keepalive();
     }
 }

@@ -17,6 +17,7 @@ mod fairness;
 mod flight;
 mod fragments;
 mod hostile;
+mod keepalive;
 mod limits;
 mod memory;
 mod migration;

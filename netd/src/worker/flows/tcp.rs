@@ -234,6 +234,12 @@ impl TcpFlow {
         })
     }
 
+    /// How long the kernel has not heard of the peer.
+    pub(in crate::worker) fn peer_silence(&self) -> Option<Duration> {
+        let info = sys::tcp_info(fd(self.socket.as_ref()?)).ok()?;
+        Some(Duration::from_millis(info.last_ack_recv.min(info.last_data_recv).into()))
+    }
+
     /// The socket's state as the connection opens, from where the kernel's acknowledged bytes are counted.
     pub(in crate::worker) fn opening_state(&mut self) -> Option<PodState> {
         let s = self.socket.as_ref()?;
@@ -305,6 +311,11 @@ impl TcpFlow {
                     sys::enable_peek_offset(fd(s), 0)?;
                 }
                 self.readable = true;
+            }
+            Command::Keepalive(seconds) => {
+                if let Err(error) = sockets::set_keepalive_interval(s, seconds) {
+                    tracing::debug!(peer = %self.pod_peer, seconds, %error, "keepalives");
+                }
             }
             Command::ShutdownWrite => {
                 s.shutdown(std::net::Shutdown::Write)?;

@@ -255,6 +255,9 @@ impl Driver {
                 pod.ask_writable();
             }
         }
+        if conn.is_probed() {
+            conn.answer_probe(Some(Duration::ZERO));
+        }
         self.send_controls(pod);
         let Some(conn) = &mut self.conn else { return };
         while let Some(command) = conn.command() {
@@ -267,6 +270,7 @@ impl Driver {
                 }
                 Command::ShutdownWrite => pod.shutdown(),
                 Command::Abort => pod.abort(),
+                Command::Keepalive(seconds) => assert!(seconds > 0),
             }
         }
         Self::check_queues(conn, pod);

@@ -137,6 +137,9 @@ impl Victim {
 
     fn settle(&mut self) {
         self.flush(u32::MAX);
+        if self.b.conn.is_probed() {
+            self.b.conn.answer_probe(Some(self.b.now.since(Time::ZERO)));
+        }
         for i in 0.. {
             let Some(c) = self.b.poll() else { break };
             assert!(i < 10, "no end of segments");
@@ -152,7 +155,7 @@ impl Victim {
                     self.offset = self.offset.saturating_sub(n);
                 }
                 Command::Rewind => self.offset = 0,
-                Command::ShutdownWrite | Command::Abort => {}
+                Command::ShutdownWrite | Command::Abort | Command::Keepalive(_) => {}
             }
         }
         assert!(self.consumed <= self.sent, "consumed what was never sent");

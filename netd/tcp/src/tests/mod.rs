@@ -3,6 +3,7 @@
 mod adversary;
 mod closing;
 mod handshake;
+mod keepalive;
 mod opening;
 mod pacing;
 mod reset;

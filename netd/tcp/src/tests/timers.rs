@@ -157,15 +157,6 @@ fn a_guest_that_has_closed_and_is_stopped_is_given_up_no_sooner_than_any_other()
 }
 
 #[test]
-fn a_keepalive_of_the_guest_is_answered() {
-    let mut b = Bench::opened();
-    for len in [0, 1] {
-        b.receive(&seg(0, 1, ACK, len));
-        assert_eq!(b.poll_all(), [(ACK, 1, 1)]);
-    }
-}
-
-#[test]
 fn no_deadline_is_left_in_the_past_when_the_socket_says_nothing() {
     let mut b = Bench::opened_with(&syn(), far(40_000, 0, 40_000));
     b.accept(&seg(1, 1, ACK, 1_000));
