@@ -140,6 +140,7 @@ async fn run(mut config: Config, spins: bool, takeover: Option<Source>, launch: 
         timeouts: config.timeouts,
         link: link.clone(),
         ports: ports.rules.clone(),
+        port_spec: config.ports.clone(),
         counters: counters.clone(),
         pairs: config.vhost_user.queue_pairs,
         peek_offset: true,

@@ -85,10 +85,53 @@ impl PeekOffset {
     }
 }
 
-/// A TCP socket that is connecting, or has failed to.
-pub(crate) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
+/// The port that a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourcePort {
+    /// Whatever the kernel chooses.
+    Any,
+    /// This one of those that the kernel chooses from, with which it connects to other peers as well.
+    Chosen(u16),
+    /// This one, which is bound.
+    Bound(u16),
+}
+
+/// A TCP socket that is connecting, or has failed to. The port is another one where `from` is not to be had.
+pub(crate) fn connect(to: SocketAddr, from: SourcePort, peek: PeekOffset) -> io::Result<Socket> {
+    match connect_from(to, from, peek) {
+        Err(error) if from != SourcePort::Any && is_taken(&error) => {
+            tracing::debug!(?from, %to, %error, "source port not preserved");
+            connect_from(to, SourcePort::Any, peek)
+        }
+        connecting => connecting,
+    }
+}
+
+/// Whether a port, or the connection from it to the peer, is another socket's, or none of this process's.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::EACCES))
+}
+
+fn connect_from(to: SocketAddr, from: SourcePort, peek: PeekOffset) -> io::Result<Socket> {
     let s = socket(Domain::for_address(to), Type::STREAM, Protocol::TCP)?;
     stream_options(&s, to.ip(), peek)?;
+    match from {
+        SourcePort::Any => {}
+        SourcePort::Chosen(port) => {
+            // Before Linux 6.3 the kernel chooses.
+            if let Err(error) = sys::set_local_port(s.as_fd(), port) {
+                tracing::debug!(port, %error, "IP_LOCAL_PORT_RANGE");
+            }
+        }
+        SourcePort::Bound(port) => {
+            // The guest's other connections have the port, too, and a listener of netd's may come to it.
+            s.set_reuse_address(true)?;
+            if to.is_ipv6() {
+                s.set_only_v6(true)?;
+            }
+            s.bind(&SocketAddr::new(unspecified(to.ip()), port).into())?;
+        }
+    }
     match s.connect(&to.into()) {
         Ok(()) => Ok(s),
         Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(s),
@@ -253,12 +296,17 @@ fn coalesce(s: &Socket) {
     }
 }
 
-/// A UDP socket connected to `peer`, bound to `local` if that can be had and to any port if not.
-pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
-    let any = match peer.ip() {
+/// Any address of the family.
+fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
+    }
+}
+
+/// A UDP socket connected to `peer`, bound to `local` if that can be had and to any port if not.
+pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
+    let any = unspecified(peer.ip());
     let s = socket(Domain::for_address(peer), Type::DGRAM, Protocol::UDP)?;
     s.set_reuse_address(true)?;
     if let Err(error) = s.bind(&SocketAddr::new(local.unwrap_or(any), port).into()) {

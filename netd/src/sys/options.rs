@@ -13,6 +13,8 @@ pub(super) const SO_PEEK_OFF: c_int = 42;
 pub(super) const SOL_UDP: c_int = 17;
 /// `UDP_GRO`: runs of datagrams are received together (linux/udp.h).
 pub(super) const UDP_GRO: c_int = 104;
+/// `IP_LOCAL_PORT_RANGE`: the highest port above the lowest (linux/in.h).
+const IP_LOCAL_PORT_RANGE: c_int = 51;
 /// `SO_MEMINFO`, an array of nine u32 (linux/sock_diag.h).
 const SO_MEMINFO: c_int = 55;
 
@@ -266,6 +268,16 @@ pub fn set_recv_original_port(socket: BorrowedFd<'_>, dual_stack_v6: bool) -> io
         set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR, 1)?;
     }
     set_int(socket, IPPROTO_IP, libc::IP_RECVORIGDSTADDR, 1)
+}
+
+/// Has the kernel choose this source port when the socket connects, if the port is one that it chooses from; otherwise any of
+/// those, as ever (IP_LOCAL_PORT_RANGE of Linux 6.3, for both families).
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_local_port(socket: BorrowedFd<'_>, port: u16) -> io::Result<()> {
+    let port = u32::from(port);
+    set(socket, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[port << 16 | port])
 }
 
 /// Sets the TTL or hop limit of what is sent.

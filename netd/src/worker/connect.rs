@@ -67,7 +67,8 @@ impl Worker {
         let config = self.tcp_config(to, kernel_offset);
         let conn = Conn::open_by_guest(config, self.initial_sequence(&key), syn, self.now);
         self.counters.tcp_opened_by_guest.add(1);
-        let socket = match sockets::connect(pod_peer, self.peek) {
+        let from = self.source_ports.choose(key.guest.port(), to);
+        let socket = match sockets::connect(pod_peer, from, self.peek) {
             Ok(s) => s,
             Err(e) if is_exhausted(&e) => return Err(Reason::SocketLimit),
             Err(e) => {

@@ -15,6 +15,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use super::command::{Command, Mailbox, mailbox};
 use super::peers::Peers;
 use super::turn::{Parts, RX, TX, Worker};
+use crate::config::ports::Ports;
 use crate::counters::Counters;
 use crate::limits::{Limits, Timeouts};
 use crate::net::Link;
@@ -67,6 +68,7 @@ impl Bench {
             timeouts: Timeouts::default(),
             link: Arc::new(link),
             asks: false,
+            source_ports: SourcePorts::of_pod(&Ports::default()),
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
             spins: false,

@@ -62,6 +62,7 @@ mod receive;
 mod requests;
 mod room;
 mod slow;
+mod source_ports;
 mod spin;
 mod stream;
 mod transmit;
@@ -74,6 +75,7 @@ use std::time::Duration;
 
 pub use handle::Handle;
 
+use crate::config::ports::Ports;
 use crate::counters::Counters;
 use crate::limits::{Limits, MAX_QUEUE_PAIRS, Timeouts};
 use crate::net::Link;
@@ -94,6 +96,8 @@ pub struct Settings {
     pub link: Arc<Link>,
     /// Ports to open.
     pub ports: Vec<PortRule>,
+    /// What the configuration says of all ports: those that are reserved are not bound for the guest's datagrams either.
+    pub port_spec: Ports,
     /// Whether the guest is asked on which of them it listens, as far as they are TCP; the others are refused.
     pub ask_guest: bool,
     /// Counters of worker 0, which others may write to as well; the other workers have their own.
@@ -144,14 +148,26 @@ pub enum SpawnError {
 /// [`SpawnError`]. A port that cannot be opened is no error: see
 /// [`crate::control::Control::ports`].
 pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
-    let Settings { limits, timeouts, link, ports, ask_guest, counters, pairs, peek_offset, spins, inherited } =
-        settings;
+    let Settings {
+        limits,
+        timeouts,
+        link,
+        ports,
+        port_spec,
+        ask_guest,
+        counters,
+        pairs,
+        peek_offset,
+        spins,
+        inherited,
+    } = settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
         (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let mailboxes: Arc<[_]> = mailboxes.into();
     // All have one clock, and an heir's goes on where it stood.
     let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);
+    let source_ports = source_ports::SourcePorts::of_pod(&port_spec);
     let shared = Arc::new(Shared::new(pairs, &limits, clock));
     let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
     let carriers: Arc<listening::carriers::Carriers> = Arc::default();
@@ -162,8 +178,19 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let peers = peers::Peers::new(index, shared.clone(), mailboxes.clone());
         let counters = all[index].clone();
         let (link, carriers) = (link.clone(), carriers.clone());
-        let asks = ask_guest;
-        let parts = turn::Parts { limits, timeouts, link, asks, counters, peek, spins, peers, carriers };
+        let (asks, source_ports) = (ask_guest, source_ports.clone());
+        let parts = turn::Parts {
+            limits,
+            timeouts,
+            link,
+            asks,
+            counters,
+            peek,
+            spins,
+            peers,
+            carriers,
+            source_ports,
+        };
         workers.push(turn::Worker::new(parts, inbox)?);
     }
     if let Some(Inherited { workers: states, mut fds, .. }) = inherited {

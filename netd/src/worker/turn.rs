@@ -21,6 +21,7 @@ use super::pace::{NAP, Pace, Pause, Turn};
 use super::peers::Peers;
 use super::receive::{InHand, Origin, Queues, ReceiveQueue};
 use super::slow::Slow;
+use super::source_ports::SourcePorts;
 use super::spin::Met;
 use super::transmit::Transmit;
 use crate::counters::Counters;
@@ -65,6 +66,7 @@ pub(super) struct Parts {
     pub(super) spins: bool,
     pub(super) peers: Peers,
     pub(super) carriers: Arc<Carriers>,
+    pub(super) source_ports: SourcePorts,
 }
 
 /// The worker. See the [module](super) for its theory. What its parts keep to themselves is private to the directory or file
@@ -96,6 +98,7 @@ pub(super) struct Worker {
     pub(super) echoes: Echoes,
     pub(super) peers: Peers,
     pub(super) peek: PeekOffset,
+    pub(super) source_ports: SourcePorts,
     pub(super) listening: Listening,
     pub(super) carriers: Arc<Carriers>,
     /// Frames that netd makes itself, on their way to the receiveq.
@@ -104,7 +107,8 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(parts: Parts, inbox: Inbox) -> io::Result<Self> {
-        let Parts { limits, timeouts, link, asks, counters, peek, spins, peers, carriers } = parts;
+        let Parts { limits, timeouts, link, asks, counters, peek, spins, peers, carriers, source_ports } =
+            parts;
         let clock = peers.shared.clock;
         let now = clock.now();
         // A datagram's fragments come by one ring: each worker has its part of the bounds.
@@ -136,6 +140,7 @@ impl Worker {
             hold_budget: HoldBudget::default(),
             echoes: Echoes::default(),
             peek,
+            source_ports,
             listening: Listening::new(asks),
             carriers,
             peers,

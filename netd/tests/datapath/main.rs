@@ -24,6 +24,7 @@ mod migration;
 mod pairs;
 mod peers;
 mod ports;
+mod source_port;
 mod spinning;
 mod spoofing;
 mod starved;

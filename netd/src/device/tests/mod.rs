@@ -16,6 +16,7 @@ use super::pipe::Records;
 use super::socket::Socket;
 use super::*;
 use crate::codec::{DecodeError, Field, MAGIC, Reader, record};
+use crate::config::ports::Ports;
 use crate::control::{FlowKind, FlowQuery};
 use crate::egress::{Action, Egress};
 use crate::limits::{Limits, Timeouts};
@@ -43,6 +44,7 @@ fn workers_at(link: Link, pairs: usize, inherited: Option<Inherited>) -> Running
         timeouts: Timeouts::default(),
         link: Arc::new(link),
         ports: Vec::new(),
+        port_spec: Ports::default(),
         counters: Arc::default(),
         pairs,
         peek_offset: true,

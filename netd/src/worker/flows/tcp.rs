@@ -347,7 +347,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
-    use crate::sockets::{PeekOffset, connect};
+    use crate::sockets::{PeekOffset, SourcePort, connect};
     use crate::tcp::{Segment, Seq};
     use crate::wire::TcpFlags;
 
@@ -365,7 +365,7 @@ mod tests {
             window_scale: None,
         };
         let conn = Conn::open_by_guest(Config::default(), 1, &syn, Time::ZERO);
-        let socket = connect(peer, PeekOffset::NONE).unwrap();
+        let socket = connect(peer, SourcePort::Any, PeekOffset::NONE).unwrap();
         let accepted = listener.accept().unwrap().0;
         accepted.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         (TcpFlow::new(conn, socket, peer, true, false, Time::ZERO), accepted)

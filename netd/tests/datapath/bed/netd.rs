@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use frontend_double::{Double, Options};
+use netd::config::ports::Ports;
 use netd::control::{Control, Status};
 use netd::counters::{Counters, Reason};
 use netd::device::Backend;
@@ -85,6 +86,7 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) ports: Vec<PortRule>,
+    pub(crate) port_spec: Ports,
     /// Features that the driver takes, of those on offer.
     pub(crate) features: u64,
     /// Queue pairs on offer.
@@ -103,6 +105,7 @@ impl Default for Setup {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             ports: vec![tcp(7000, 7000), tcp(7001, 7001), tcp(8080, 80), udp(7000, 7000), udp(8080, 80)],
+            port_spec: Ports::default(),
             features: frontend_double::feature::ALL,
             pairs: 1,
             peek_offset: true,
@@ -130,6 +133,7 @@ impl Netd {
             timeouts: setup.timeouts,
             link: Arc::new(link(setup.mode, setup.mtu)),
             ports: setup.ports.clone(),
+            port_spec: setup.port_spec.clone(),
             counters: Arc::clone(&counters),
             pairs: setup.pairs,
             peek_offset: setup.peek_offset,
