@@ -11,6 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::sys;
+use crate::wire::Ip;
 
 /// Connections that wait to be accepted, per listener; the kernel caps it by net.core.somaxconn.
 const BACKLOG: i32 = 1024;
@@ -85,6 +86,43 @@ impl PeekOffset {
     }
 }
 
+/// What the headers of a connection's packets say beside addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IpFields {
+    /// TTL or hop limit.
+    pub(crate) ttl: u8,
+    /// The six bits of DSCP, in their place in the TOS or traffic class. ECN is between the two ends of a connection.
+    pub(crate) dscp: u8,
+}
+
+impl IpFields {
+    /// Those of a packet of the guest.
+    pub(crate) fn of(ip: &Ip) -> IpFields {
+        // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
+        IpFields { ttl: ip.ttl.max(1), dscp: ip.class & !3 }
+    }
+}
+
+/// Has a connection's packets say `fields` from now on; `now`: what they say already, if it is known. The socket's own DSCP is
+/// zero.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(crate) fn set_ip_fields(
+    s: &Socket,
+    family: IpAddr,
+    fields: IpFields,
+    now: Option<IpFields>,
+) -> io::Result<()> {
+    if now.is_none_or(|now| now.ttl != fields.ttl) {
+        sys::set_ttl(s.as_fd(), family, fields.ttl)?;
+    }
+    if now.map_or(0, |now| now.dscp) != fields.dscp {
+        sys::set_class(s.as_fd(), family, fields.dscp)?;
+    }
+    Ok(())
+}
+
 /// The port that a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourcePort {
@@ -97,11 +135,16 @@ pub(crate) enum SourcePort {
 }
 
 /// A TCP socket that is connecting, or has failed to. The port is another one where `from` is not to be had.
-pub(crate) fn connect(to: SocketAddr, from: SourcePort, peek: PeekOffset) -> io::Result<Socket> {
-    match connect_from(to, from, peek) {
+pub(crate) fn connect(
+    to: SocketAddr,
+    from: SourcePort,
+    fields: IpFields,
+    peek: PeekOffset,
+) -> io::Result<Socket> {
+    match connect_from(to, from, fields, peek) {
         Err(error) if from != SourcePort::Any && is_taken(&error) => {
             tracing::debug!(?from, %to, %error, "source port not preserved");
-            connect_from(to, SourcePort::Any, peek)
+            connect_from(to, SourcePort::Any, fields, peek)
         }
         connecting => connecting,
     }
@@ -112,9 +155,10 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::EACCES))
 }
 
-fn connect_from(to: SocketAddr, from: SourcePort, peek: PeekOffset) -> io::Result<Socket> {
+fn connect_from(to: SocketAddr, from: SourcePort, fields: IpFields, peek: PeekOffset) -> io::Result<Socket> {
     let s = socket(Domain::for_address(to), Type::STREAM, Protocol::TCP)?;
     stream_options(&s, to.ip(), peek)?;
+    set_ip_fields(&s, to.ip(), fields, None)?;
     match from {
         SourcePort::Any => {}
         SourcePort::Chosen(port) => {

@@ -261,6 +261,10 @@ pub struct TcpFlow {
     pub used: Time,
     /// The state machine.
     pub conn: Conn,
+    /// TTL of the guest's packets, zero where it is not known, and their DSCP.
+    pub ttl: u8,
+    /// See `ttl`.
+    pub dscp: u8,
 }
 fields!(TcpFlow {
     key,
@@ -275,6 +279,8 @@ fields!(TcpFlow {
     bytes_to_guest,
     used,
     conn,
+    ttl,
+    dscp,
 });
 
 /// A UDP flow.

@@ -21,7 +21,7 @@ const V2: &str = include_str!("golden/v2.hex");
 /// The same of the third: what the guest has configured was appended to the workers.
 const V3: &str = include_str!("golden/v3.hex");
 /// The same of the fourth: what a broken socket still has for the guest, and the interval of keepalives were appended to the
-/// connections.
+/// connections, the guest's TTL and DSCP to their flows.
 const V4: &str = include_str!("golden/v4.hex");
 
 /// What a guest opens a connection with.
@@ -66,6 +66,8 @@ fn sample() -> Snapshot {
             bytes_to_guest: 3,
             used: Time::from_millis(90),
             conn,
+            ttl: 0,
+            dscp: 0,
         }],
         udp: vec![UdpFlow {
             key: (guest, "[2001:db8::1]:53".parse().unwrap()),

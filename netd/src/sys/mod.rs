@@ -18,9 +18,9 @@ mod wait;
 
 pub use filter::{FILTER_ALL_THREADS, FILTER_LOG, FILTER_SPECULATION, install_filter};
 pub use options::{
-    PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_local_port, set_pmtu_discovery,
-    set_recv_error, set_recv_errors, set_recv_original, set_recv_original_port, set_recv_ttl, set_ttl,
-    set_udp_gro, tcp_info,
+    PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_class, set_local_port,
+    set_pmtu_discovery, set_recv_error, set_recv_errors, set_recv_original, set_recv_original_port,
+    set_recv_ttl, set_ttl, set_udp_gro, tcp_info,
 };
 pub use process::{Fork, fork};
 pub use tap::open_tap;

@@ -290,3 +290,14 @@ pub fn set_ttl(socket: BorrowedFd<'_>, family: IpAddr, ttl: u8) -> io::Result<()
         IpAddr::V6(_) => set_int(socket, IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, c_int::from(ttl)),
     }
 }
+
+/// Sets the type of service or traffic class of what is sent, DSCP and ECN. For a stream the kernel keeps the two bits of ECN to itself.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_class(socket: BorrowedFd<'_>, family: IpAddr, class: u8) -> io::Result<()> {
+    match family {
+        IpAddr::V4(_) => set_int(socket, IPPROTO_IP, libc::IP_TOS, c_int::from(class)),
+        IpAddr::V6(_) => set_int(socket, IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(class)),
+    }
+}

@@ -13,7 +13,7 @@ use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
 use crate::shared::Side;
-use crate::sockets;
+use crate::sockets::{self, IpFields};
 use crate::tcp::{Config, Conn, IN_FLIGHT, IN_FLIGHT_COPIED, Segment, Seq};
 use crate::wire::{EthIp, MAX_HEADERS, TcpFlags, TcpMeta, build_tcp};
 
@@ -32,7 +32,12 @@ impl Worker {
     }
 
     /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and 3.10.7.2).
-    pub(super) fn on_stray_segment(&mut self, key: Key, segment: &Segment) -> Result<(), Reason> {
+    pub(super) fn on_stray_segment(
+        &mut self,
+        key: Key,
+        segment: &Segment,
+        fields: IpFields,
+    ) -> Result<(), Reason> {
         let answers = self.is_answer(&key, segment);
         if segment.flags.has(TcpFlags::RST) {
             return if answers { Ok(()) } else { Err(Reason::NoConnection) };
@@ -41,14 +46,14 @@ impl Worker {
             self.reset_guest(&key, segment);
             return if answers { Ok(()) } else { Err(Reason::NoConnection) };
         }
-        let refused = self.open_by_guest(key, segment);
+        let refused = self.open_by_guest(key, segment, fields);
         if refused.is_err() {
             self.reset_guest(&key, segment);
         }
         refused
     }
 
-    fn open_by_guest(&mut self, key: Key, syn: &Segment) -> Result<(), Reason> {
+    fn open_by_guest(&mut self, key: Key, syn: &Segment, fields: IpFields) -> Result<(), Reason> {
         let link = &self.receiveq.link;
         // What is left of the guest's addresses is link-local, and such traffic goes no further than the link.
         if link.guest_address(key.guest.ip()) != Some(key.guest.ip()) {
@@ -68,7 +73,7 @@ impl Worker {
         let conn = Conn::open_by_guest(config, self.initial_sequence(&key), syn, self.now);
         self.counters.tcp_opened_by_guest.add(1);
         let from = self.source_ports.choose(key.guest.port(), to);
-        let socket = match sockets::connect(pod_peer, from, self.peek) {
+        let socket = match sockets::connect(pod_peer, from, fields, self.peek) {
             Ok(s) => s,
             Err(e) if is_exhausted(&e) => return Err(Reason::SocketLimit),
             Err(e) => {
@@ -76,7 +81,8 @@ impl Worker {
                 return Ok(());
             }
         };
-        let flow = TcpFlow::new(conn, socket, pod_peer, true, kernel_offset, self.now);
+        let mut flow = TcpFlow::new(conn, socket, pod_peer, true, kernel_offset, self.now);
+        flow.fields = Some(fields);
         self.insert_stream(key, flow).map(|_| ())
     }
 

@@ -190,6 +190,9 @@ impl Worker {
             let key = key(Kind::Tcp, f.key);
             let config = self.tcp_config(f.pod_peer.ip(), f.kernel_offset);
             let mut flow = TcpFlow::from_state(f, config, fds)?;
+            if moved {
+                flow.on_moved();
+            }
             if moved && flow.socket.is_some() {
                 if self.may_go_on(&key, flow.pod_peer, flow.from_guest) {
                     flow.park();

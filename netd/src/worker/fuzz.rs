@@ -14,6 +14,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::command::{Command, Mailbox, mailbox};
 use super::peers::Peers;
+use super::source_ports::SourcePorts;
 use super::turn::{Parts, RX, TX, Worker};
 use crate::config::ports::Ports;
 use crate::counters::Counters;

@@ -13,7 +13,7 @@ use super::turn::{Worker, fd, watch_again};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key};
 use crate::ring::Iovs;
-use crate::sockets;
+use crate::sockets::{self, IpFields};
 use crate::sys;
 use crate::tcp::{Command, Segment, State};
 use crate::wire::{TcpFlags, TcpMeta};
@@ -30,6 +30,7 @@ impl Worker {
         &mut self,
         key: Key,
         segment: &Segment,
+        fields: IpFields,
         frame: &TxFrame<'_>,
         payload: usize,
     ) -> Result<(), Reason> {
@@ -38,7 +39,7 @@ impl Worker {
             if self.pass_on(&key, frame, opens) {
                 return Ok(());
             }
-            return self.on_stray_segment(key, segment);
+            return self.on_stray_segment(key, segment, fields);
         };
         let crowded = self.tx.gathers.slices_of(id).map_or(self.tx.gathers.is_full(), |n| n > GATHER_SLICES);
         if segment.len > 0 && crowded {
@@ -51,10 +52,14 @@ impl Worker {
         let refused = segment.flags.has(TcpFlags::RST) && f.conn.state() == State::SynSent;
         let input = f.conn.on_segment(segment, self.now);
         f.used = self.now;
+        // A kernel's RST has no socket whose fields it could have.
+        if f.fields != Some(fields) && !segment.flags.has(TcpFlags::RST) {
+            f.set_fields(fields);
+        }
         f.own_segments = f.own_segments.saturating_add(u32::from(self.peers.hops == 0));
         if input.reopen {
             self.flows.remove(id);
-            return self.on_stray_segment(key, segment);
+            return self.on_stray_segment(key, segment, fields);
         }
         let mut kept = false;
         if input.hold {

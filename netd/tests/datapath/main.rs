@@ -17,6 +17,7 @@ mod fairness;
 mod flight;
 mod fragments;
 mod hostile;
+mod ip_fields;
 mod keepalive;
 mod limits;
 mod memory;

@@ -66,6 +66,8 @@ pub struct Ip {
     pub protocol: u8,
     /// TTL or hop limit.
     pub ttl: u8,
+    /// Type of service or traffic class: DSCP and, in the two lowest bits, ECN.
+    pub class: u8,
     /// Don't-fragment bit; always true for IPv6.
     pub dont_fragment: bool,
     /// Set when the packet is a fragment.
@@ -112,6 +114,7 @@ impl Ip {
             dst: Ipv4Addr::from(take::<4>(header, 16)?).into(),
             protocol: header[9],
             ttl: header[8],
+            class: header[1],
             dont_fragment: flags & 0x4000 != 0,
             fragment: (fragment.more || fragment.offset != 0).then_some(fragment),
             header_len,
@@ -155,6 +158,7 @@ impl Ip {
             dst: Ipv6Addr::from(take::<16>(p, 24)?).into(),
             protocol: next,
             ttl: p[7],
+            class: (p[0] << 4) | (p[1] >> 4),
             dont_fragment: true,
             fragment,
             header_len: at,

@@ -456,6 +456,8 @@ fn inherited_tcp(guest: SocketAddr, peer: SocketAddr, now: Time) -> state::TcpFl
         bytes_to_guest: 3,
         used: now,
         conn,
+        ttl: 0,
+        dscp: 0,
     }
 }
 

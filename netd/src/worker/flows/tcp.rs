@@ -8,7 +8,7 @@ use socket2::Socket;
 
 use crate::control::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::flow::Key;
-use crate::sockets;
+use crate::sockets::{self, IpFields};
 use crate::state::{self, Descriptors, Missing, Named};
 use crate::sys;
 use crate::tcp::{Command, Config, Conn, PodState};
@@ -53,6 +53,8 @@ pub(in crate::worker) struct TcpFlow {
     /// `tcpi_bytes_acked` when the connection opened: the SYN counts or not, depending on the direction.
     acked_base: u64,
     pub(in crate::worker) want: u32,
+    /// What the socket's packets say, as the guest's did last; none before its first.
+    pub(in crate::worker) fields: Option<IpFields>,
     /// Segments sent again that the counters know of.
     pub(in crate::worker) retransmits: u32,
     pub(in crate::worker) bytes_to_pod: u64,
@@ -89,6 +91,7 @@ impl TcpFlow {
             near: false,
             acked_base: 0,
             want: FIRST_READ,
+            fields: None,
             retransmits: 0,
             bytes_to_pod: 0,
             bytes_to_guest: 0,
@@ -112,6 +115,8 @@ impl TcpFlow {
             bytes_to_guest: self.bytes_to_guest,
             used: self.used,
             conn: self.conn.clone(),
+            ttl: self.fields.map_or(0, |fields| fields.ttl),
+            dscp: self.fields.map_or(0, |fields| fields.dscp),
         }
     }
 
@@ -148,6 +153,7 @@ impl TcpFlow {
             near: state.near,
             acked_base: state.acked_base,
             want: FIRST_READ,
+            fields: (state.ttl > 0).then_some(IpFields { ttl: state.ttl, dscp: state.dscp & !3 }),
             own_segments: 0,
             retransmits: conn.retransmits(),
             bytes_to_pod: state.bytes_to_pod,
@@ -157,6 +163,23 @@ impl TcpFlow {
             held: None,
             conn,
         })
+    }
+
+    /// Has the socket's packets say what the guest's do.
+    #[cold]
+    pub(in crate::worker) fn set_fields(&mut self, fields: IpFields) {
+        let Some(s) = &self.socket else { return };
+        if let Err(error) = sockets::set_ip_fields(s, self.pod_peer.ip(), fields, self.fields) {
+            tracing::debug!(peer = %self.pod_peer, ?fields, %error, "IP fields");
+        }
+        self.fields = Some(fields);
+    }
+
+    /// The flow has come from another machine: its socket is a new one, and its peer may be further away, or nearer.
+    pub(in crate::worker) fn on_moved(&mut self) {
+        if let Some(fields) = self.fields.take() {
+            self.set_fields(fields);
+        }
     }
 
     /// The worker does not touch the socket from now on; see [`crate::worker::parked`].
@@ -365,7 +388,8 @@ mod tests {
             window_scale: None,
         };
         let conn = Conn::open_by_guest(Config::default(), 1, &syn, Time::ZERO);
-        let socket = connect(peer, SourcePort::Any, PeekOffset::NONE).unwrap();
+        let usual = IpFields { ttl: 64, dscp: 0 };
+        let socket = connect(peer, SourcePort::Any, usual, PeekOffset::NONE).unwrap();
         let accepted = listener.accept().unwrap().0;
         accepted.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         (TcpFlow::new(conn, socket, peer, true, false, Time::ZERO), accepted)

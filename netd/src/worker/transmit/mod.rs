@@ -11,6 +11,7 @@ use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::ring::{Iovs, PopError, Ring};
+use crate::sockets::IpFields;
 use crate::spoof;
 use crate::tap::Direction;
 use crate::tcp::{Segment, Seq};
@@ -373,7 +374,7 @@ impl Worker {
             window_scale: tcp.window_scale,
         };
         self.tx.bare += usize::from(len == 0);
-        self.on_stream_segment(key, &segment, frame, at + tcp.header_len)
+        self.on_stream_segment(key, &segment, IpFields::of(ip), frame, at + tcp.header_len)
     }
 
     fn on_udp(&mut self, frame: &TxFrame<'_>, ip: &Ip, transport: &[u8]) -> Result<(), Reason> {
