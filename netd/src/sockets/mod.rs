@@ -80,9 +80,18 @@ impl PeekOffset {
         probed
     }
 
-    /// Whether the kernel keeps the offset for a socket of the address' family.
+    /// Whether the kernel keeps the offset for a socket that is made for this address.
     pub(crate) fn of(self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+
+    /// The same for a socket that is there. What a dual-stack listener accepts is a socket of IPv6, whatever the peer's address.
+    pub(crate) fn of_socket(self, s: &Socket) -> bool {
+        if self.v4 == self.v6 { self.v4 } else { s.domain().is_ok_and(|d| self.of_domain(d)) }
+    }
+
+    fn of_domain(self, domain: Domain) -> bool {
+        if domain == Domain::IPV4 { self.v4 } else { self.v6 }
     }
 }
 
@@ -157,7 +166,7 @@ fn is_taken(error: &io::Error) -> bool {
 
 fn connect_from(to: SocketAddr, from: SourcePort, fields: IpFields, peek: PeekOffset) -> io::Result<Socket> {
     let s = socket(Domain::for_address(to), Type::STREAM, Protocol::TCP)?;
-    stream_options(&s, to.ip(), peek)?;
+    stream_options(&s, peek)?;
     set_ip_fields(&s, to.ip(), fields, None)?;
     match from {
         SourcePort::Any => {}
@@ -184,10 +193,10 @@ fn connect_from(to: SocketAddr, from: SourcePort, fields: IpFields, peek: PeekOf
 }
 
 /// Options of connected and accepted sockets alike. An accepted socket has them from a listener that has them.
-pub(crate) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
+pub(crate) fn stream_options(s: &Socket, peek: PeekOffset) -> io::Result<()> {
     plain_stream_options(s)?;
     reset_on_close(s)?;
-    if peek.of(peer) {
+    if peek.of_socket(s) {
         sys::enable_peek_offset(s.as_fd(), 0)?;
     }
     Ok(())
@@ -224,10 +233,8 @@ pub(crate) fn in_line(s: &Socket) -> io::Result<()> {
 }
 
 /// Sets a listener so that what it accepts needs no system call of its own; false where that cannot be.
-pub(crate) fn bequeath_options(listener: &Socket, dual: bool, peek: PeekOffset) -> bool {
-    let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    // Accepted by a dual-stack socket, IPv4 is a matter of the IPv6 socket's.
-    (!dual || peek.v4 == peek.v6) && stream_options(listener, any, peek).is_ok()
+pub(crate) fn bequeath_options(listener: &Socket, peek: PeekOffset) -> bool {
+    stream_options(listener, peek).is_ok()
 }
 
 /// Has close() send a RST, also that of the kernel when netd ends: a FIN would say that the guest has sent all that it had to.
@@ -257,7 +264,7 @@ pub(crate) fn finish_on_close(s: &Socket) {
 pub(crate) fn listen_tcp(port: u16, peek: PeekOffset) -> io::Result<Socket> {
     let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
     // Before a peer can connect. Where it fails each accepted socket gets its options by itself.
-    bequeath_options(&s, s.domain()? == Domain::IPV6, peek);
+    bequeath_options(&s, peek);
     listen(&s)?;
     Ok(s)
 }
@@ -444,6 +451,25 @@ mod tests {
                 udp_outlet(any.parse().unwrap(), 5353, true).unwrap();
             }
         });
+    }
+
+    #[test]
+    fn where_ipv4_alone_has_peek_offsets_what_a_dual_stack_listener_accepts_has_none() {
+        let peek = PeekOffset { v4: true, v6: false };
+        let listener = listen_tcp(0, peek).unwrap();
+        assert_eq!(listener.domain().unwrap(), Domain::IPV6);
+        let at = listener.local_addr().unwrap().as_socket().unwrap();
+        let _peer = TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
+        let (s, from) = accept(&listener).unwrap();
+        assert!(from.is_ipv4());
+        // As for one whose listener could not bequeath it.
+        stream_options(&s, peek).unwrap();
+        assert!(!peek.of_socket(&s));
+        assert_eq!(sys::repair::peek_offset(s.as_fd()).unwrap(), -1);
+        let to = SocketAddr::new(from.ip(), at.port());
+        let own = connect(to, SourcePort::Any, IpFields { ttl: 64, dscp: 0 }, peek).unwrap();
+        assert!(peek.of_socket(&own));
+        assert_eq!(sys::repair::peek_offset(own.as_fd()).unwrap(), 0);
     }
 
     #[test]

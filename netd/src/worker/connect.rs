@@ -107,7 +107,7 @@ impl Worker {
         socket: Socket,
         pod_peer: SocketAddr,
     ) -> Result<(), Reason> {
-        let kernel_offset = self.peek.of(pod_peer.ip());
+        let kernel_offset = self.peek.of_socket(&socket);
         let config = self.tcp_config(key.guest.ip(), kernel_offset);
         let conn = Conn::open_by_pod(config, self.initial_sequence(&key), self.now);
         let mut flow = TcpFlow::new(conn, socket, pod_peer, false, kernel_offset, self.now);

@@ -127,7 +127,7 @@ impl Worker {
             match sockets::accept(&listener.socket) {
                 Ok((s, from)) => {
                     if !listener.bequeaths
-                        && let Err(error) = sockets::stream_options(&s, from.ip(), self.peek)
+                        && let Err(error) = sockets::stream_options(&s, self.peek)
                     {
                         tracing::debug!(%from, %error, "socket options");
                         self.counters.count_drop(Reason::SocketLimit);

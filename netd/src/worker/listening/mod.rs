@@ -92,8 +92,7 @@ impl Listener {
 
     fn note_watched(&mut self, proto: Proto, peek: PeekOffset) {
         self.watched = true;
-        self.bequeaths =
-            proto == Proto::Tcp && sockets::bequeath_options(&self.socket, self.socket.dual(), peek);
+        self.bequeaths = proto == Proto::Tcp && sockets::bequeath_options(&self.socket, peek);
     }
 }
 
@@ -250,7 +249,7 @@ impl Listeners {
     pub(super) fn listen_again(&mut self, at: u32, peek: PeekOffset) -> bool {
         let Some(e) = self.entries.get_mut(at as usize).and_then(Option::as_mut) else { return true };
         let Some(listener) = e.socket.as_mut().filter(|_| e.shut) else { return true };
-        listener.bequeaths = sockets::bequeath_options(&listener.socket, listener.socket.dual(), peek);
+        listener.bequeaths = sockets::bequeath_options(&listener.socket, peek);
         let listens = sockets::listen(&listener.socket);
         e.shut = listens.is_err();
         if let Err(error) = listens {
