@@ -177,6 +177,7 @@ impl TcpFlow {
 
     /// The flow has come from another machine: its socket is a new one, and its peer may be further away, or nearer.
     pub(in crate::worker) fn on_moved(&mut self) {
+        self.near = false;
         if let Some(fields) = self.fields.take() {
             self.set_fields(fields);
         }
@@ -408,5 +409,17 @@ mod tests {
             let end = peer.read_to_end(&mut got).map_err(|e| e.kind());
             assert_eq!(end, if closed { Ok(4) } else { Err(io::ErrorKind::ConnectionReset) });
         }
+    }
+
+    #[test]
+    fn a_flow_that_has_moved_does_not_take_its_peer_for_near_and_has_its_fields() {
+        let (mut flow, _peer) = opened();
+        (flow.near, flow.fields) = (true, Some(IpFields { ttl: 200, dscp: 0x28 }));
+        flow.on_moved();
+        assert!(!flow.near);
+        let socket = flow.socket.as_ref().unwrap();
+        assert_eq!((socket.ttl_v4().unwrap(), socket.tos_v4().unwrap()), (200, 0x28));
+        // The kernel tells how far the peer is from here, and its window.
+        assert!(flow.pod_state().unwrap().0.peer_window < u32::MAX >> 1);
     }
 }
