@@ -32,11 +32,17 @@
 //! flows of datagrams leave a part of the places to connections ([`Budget`](crate::shared::Budget)). A connection
 //! that is open never goes, nor does one whose socket is being repaired.
 
+use std::collections::VecDeque;
+
 use super::flows::Flow;
 use super::turn::Worker;
 use crate::flow::FlowId;
 use crate::shared::Side;
 use crate::udp::{Life, Used};
+
+/// Entries of the list of connections in TIME-WAIT for each flow that there is. Connections leave it in no certain order: one whose
+/// guest sends its FIN again and again stays, while those behind it end.
+const MAX_OVER_PER_FLOW: usize = 2;
 
 impl Worker {
     /// Whether there is room for a connection that `side` opens, be it made for it.
@@ -142,19 +148,15 @@ impl Worker {
 
     /// A connection has no more use for its socket, but is not forgotten yet.
     pub(super) fn note_over(&mut self, id: FlowId) {
-        // They end in the order in which they came, so the list is as long as there are such connections.
         let Some(side) = self.flows.get(id).map(Flow::side) else { return };
-        while let Some(first) = self.over[side as usize].front().copied()
-            && !self.is_over(first)
-        {
-            self.over[side as usize].pop_front();
-        }
-        self.over[side as usize].push_back(id);
+        let flows = &self.flows;
+        let is_over = |id: &FlowId| flows.get(*id).is_some_and(Flow::is_over);
+        note(&mut self.over[side as usize], id, flows.len(), is_over);
     }
 
     /// A connection in TIME-WAIT makes room for a new one of the same tuple: the pod's kernel has accepted it.
     pub(super) fn is_over(&self, id: FlowId) -> bool {
-        matches!(self.flows.get(id), Some(Flow::Tcp(f)) if f.conn.is_done_with_socket())
+        self.flows.get(id).is_some_and(Flow::is_over)
     }
 
     /// A flow of datagrams was used.
@@ -170,9 +172,34 @@ impl Worker {
     }
 }
 
+/// Adds to a list of connections in TIME-WAIT, of so many flows, and tidies it when it has grown beyond [`MAX_OVER_PER_FLOW`].
+fn note(list: &mut VecDeque<FlowId>, id: FlowId, flows: usize, is_over: impl Fn(&FlowId) -> bool) {
+    list.push_back(id);
+    if list.len() > MAX_OVER_PER_FLOW.saturating_mul(flows) {
+        list.retain(is_over);
+    }
+}
+
 fn other(side: Side) -> Side {
     match side {
         Side::Guest => Side::Peer,
         Side::Peer => Side::Guest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_stays_in_time_wait_keeps_no_place_for_those_behind_it() {
+        let (mut list, stays) = (VecDeque::new(), FlowId::from_token(0));
+        note(&mut list, stays, 1, |_| true);
+        for n in 1..100_000 {
+            let newest = FlowId::from_token(n);
+            note(&mut list, newest, 2, |id| [stays, newest].contains(id));
+            assert!(list.len() <= MAX_OVER_PER_FLOW * 2, "{} entries for two flows", list.len());
+        }
+        assert_eq!(list.front(), Some(&stays));
     }
 }

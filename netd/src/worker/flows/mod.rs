@@ -39,6 +39,11 @@ impl Flow {
         matches!(self, Flow::Tcp(f) if f.parked)
     }
 
+    /// Whether it is a connection that both ends have closed, and that is not forgotten yet.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self, Flow::Tcp(f) if f.conn.is_done_with_socket())
+    }
+
     /// How long it lives without traffic, where it has no other end.
     pub(super) fn life(&self) -> Option<&Life> {
         match self {
