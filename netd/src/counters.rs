@@ -175,7 +175,7 @@ totals! {
     tcp_opened_by_guest: "TCP connections opened by the guest.",
     tcp_opened_by_pod: "TCP connections accepted by the pod and opened towards the guest.",
     tcp_refused: "TCP connections that the pod's network refused or could not reach.",
-    tcp_resets: "TCP connections that ended by a reset.",
+    tcp_resets: "TCP connections that ended by a reset of either side, after the guest had opened or answered them.",
     tcp_retransmits: "TCP segments sent to the guest again.",
     tcp_bytes_to_pod as "tcp_to_pod_bytes": "TCP payload bytes carried from the guest.",
     tcp_bytes_to_guest as "tcp_to_guest_bytes": "TCP payload bytes carried to the guest.",

@@ -15,7 +15,7 @@ use crate::flow::{FlowId, Key};
 use crate::ring::Iovs;
 use crate::sockets::{self, IpFields};
 use crate::sys;
-use crate::tcp::{Command, Segment, State};
+use crate::tcp::{Command, End, Segment, State};
 use crate::wire::{TcpFlags, TcpMeta};
 
 /// Slices of one flow in a batch, below IOV_MAX.
@@ -228,6 +228,7 @@ impl Worker {
         self.counters.tcp_retransmits.add(u64::from(f.retransmits.wrapping_sub(counted)));
         let ended = f.conn.is_done_with_socket() && f.socket.take().is_some();
         if f.conn.is_closed() {
+            self.counters.tcp_resets.add(u64::from(f.conn.end() == Some(End::Reset)));
             self.flows.remove(id);
             return;
         }
@@ -267,9 +268,6 @@ impl Worker {
             }
             let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
             let Some(c) = f.conn.poll(self.now) else { return };
-            if c.flags.has(TcpFlags::RST) {
-                self.counters.tcp_resets.add(1);
-            }
             let meta = TcpMeta {
                 src_port: ends.src_port,
                 dst_port: ends.dst_port,

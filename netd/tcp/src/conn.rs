@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::config::{ACK_DELAY, Config, DEFAULT_MSS, POLL_MAX, POLL_MIN, STRETCH};
+use super::ending::End;
 use super::rtt::Rtt;
 use super::seq::Seq;
 use netd_base::time::Time;
@@ -190,6 +191,7 @@ pub struct Conn {
     pub(super) probed_at: Time,
     /// End of the handshake or of TIME-WAIT.
     pub(super) expires: Option<Time>,
+    pub(super) end: Option<End>,
     /// Interval of the guest's keepalives in seconds, zero if it has sent none; see [`super::keepalive`].
     pub(super) keepalive: u32,
     /// The interval is to be set in the socket.
@@ -260,6 +262,7 @@ impl Conn {
             probes: 0,
             probed_at: now,
             expires: Some(now + config.handshake),
+            end: None,
             keepalive: 0,
             apply_keepalive: false,
             probed: false,

@@ -16,7 +16,30 @@
 
 use super::conn::{Conn, State};
 
+/// How a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both ends have closed, and each has heard so.
+    InOrder,
+    /// By a RST of either side, or of netd's own.
+    Reset,
+}
+
 impl Conn {
+    /// How it has ended; none for one that is open, and for one that was never answered.
+    #[inline]
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// Ends the connection by a RST, which one side sends or has sent.
+    pub(super) fn end_by_reset(&mut self) {
+        if !matches!(self.state, State::Connecting | State::SynSent) {
+            self.end.get_or_insert(End::Reset);
+        }
+        self.state = State::Closed;
+    }
+
     /// The pod's connect() failed in a way that the guest learns by a RST.
     pub fn on_refused(&mut self) {
         if self.state == State::Connecting {
@@ -75,6 +98,6 @@ impl Conn {
     /// The guest reset the connection: the peer gets a RST, the guest nothing.
     pub(super) fn close_by_guest(&mut self) {
         self.abort = true;
-        self.state = State::Closed;
+        self.end_by_reset();
     }
 }

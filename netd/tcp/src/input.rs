@@ -1,6 +1,7 @@
 //! Segments of the guest (RFC 9293 section 3.10.7).
 
 use super::conn::{Conn, Segment, State};
+use super::ending::End;
 use super::seq::Seq;
 
 use netd_base::time::Time;
@@ -260,7 +261,7 @@ impl Conn {
             match self.state {
                 State::FinWait1 => self.state = State::FinWait2,
                 State::Closing => self.enter_time_wait(now),
-                State::LastAck => self.state = State::Closed,
+                State::LastAck => (self.state, self.end) = (State::Closed, Some(End::InOrder)),
                 _ => {}
             }
         }
@@ -373,7 +374,7 @@ impl Conn {
     }
 
     fn enter_time_wait(&mut self, now: Time) {
-        self.state = State::TimeWait;
+        (self.state, self.end) = (State::TimeWait, Some(End::InOrder));
         self.rto_at = None;
         self.poll_at = None;
         self.expires = Some(now + self.config.time_wait);

@@ -83,6 +83,7 @@ mod timer;
 
 pub use config::{Config, IN_FLIGHT, IN_FLIGHT_COPIED};
 pub use conn::{Command, Conn, PodState, Segment, State};
+pub use ending::End;
 pub use facts::Facts;
 pub use hold::{HOLD_BYTES, Hold};
 pub use input::{Input, Refusal};

@@ -124,7 +124,7 @@ impl Conn {
             _ => self.acceptable(),
         };
         let c = self.control(seq, TcpFlags::RST.with(TcpFlags::ACK));
-        self.state = State::Closed;
+        self.end_by_reset();
         c
     }
 

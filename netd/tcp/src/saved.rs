@@ -50,6 +50,8 @@ fields!(Conn {
     polled: false,
     // So the interval begins anew, too, as an older netd has it.
     vain_reads: 0,
+    // Nothing is saved of a connection whose socket is gone but that it waits in TIME-WAIT.
+    end: None,
     apply_keepalive: false,
     // The guest probes again.
     probed: false,

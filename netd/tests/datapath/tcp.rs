@@ -294,6 +294,29 @@ fn a_guest_whose_window_was_closed_reads_all_that_came_before_the_reset() {
 }
 
 #[test]
+fn a_reset_of_either_side_counts_once() {
+    with_bed(Setup::default(), |bed| {
+        let resets = || bed.netd.counters().tcp_resets.get();
+        let mut expected = 0;
+        for (family, by) in cases(bed) {
+            for guest_resets in [true, false] {
+                let (guest, client) = open(bed, family, by);
+                let (resetter, other) = if guest_resets { (guest, client) } else { (client, guest) };
+                SockRef::from(&resetter).set_linger(Some(Duration::ZERO)).unwrap();
+                drop(resetter);
+                assert_reset(&other);
+                expected += 1;
+                eventually("its count", || (resets() == expected).then_some(()));
+            }
+            // Refused by the guest's kernel: never open.
+            assert_refused_late(bed.client.connect(family.pod(7001)));
+        }
+        eventually("no flow", || bed.netd.control.flows(FlowQuery::default()).is_empty().then_some(()));
+        assert_eq!(resets(), expected);
+    });
+}
+
+#[test]
 fn who_closes_with_unread_data_resets_the_other_end() {
     with_bed(Setup::default(), |bed| {
         for (family, by) in cases(bed) {
