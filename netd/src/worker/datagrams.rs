@@ -302,7 +302,7 @@ impl Worker {
     ) -> Result<FlowId, OpenError> {
         let from_guest = lease.is_some();
         self.admit_udp(if from_guest { Side::Guest } else { Side::Peer })?;
-        let socket = match sockets::udp_flow(local, port, pod_peer) {
+        let socket = match sockets::udp_flow(local, self.carriers.source_port(port), pod_peer) {
             Ok(s) => s,
             Err(error) => return Err(OpenError::of(error)),
         };

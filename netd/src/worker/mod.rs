@@ -170,7 +170,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let source_ports = source_ports::SourcePorts::of_pod(&port_spec);
     let shared = Arc::new(Shared::new(pairs, &limits, clock));
     let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
-    let carriers: Arc<listening::carriers::Carriers> = Arc::default();
+    let carriers = Arc::new(listening::carriers::Carriers::new(port_spec));
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
     let mut workers = Vec::with_capacity(pairs);

@@ -370,3 +370,25 @@ fn a_datagram_to_a_closed_port_of_the_guest_does_no_harm() {
         }
     });
 }
+
+#[test]
+fn a_reserved_port_of_the_pod_is_left_to_the_program_that_has_it() {
+    // Of Istio's presets.
+    const RESERVED: u16 = 15_053;
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let guest = bed.guest.udp(family.guest(RESERVED));
+            // More peers than have sockets of their own.
+            for port in 5000..5020 {
+                let server = bed.client.udp(family.client(port));
+                guest.send_to(b"question", family.client(port)).unwrap();
+                let from = receive(&server, b"question");
+                assert_ne!(from, family.pod(RESERVED));
+                server.send_to(b"answer", from).unwrap();
+                assert_eq!(receive(&guest, b"answer"), family.client(port));
+            }
+            // A proxy that starts now, and shares its port with no socket.
+            bed.pod.udp(family.any(RESERVED));
+        }
+    });
+}

@@ -34,7 +34,8 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use socket2::{Domain, Socket};
 
 use super::MAX_ENTRIES;
-use crate::port::PortRule;
+use crate::config::ports::Ports;
+use crate::port::{PortRule, Proto};
 use crate::sockets;
 use crate::udp::SendOptions;
 use crate::worker::datagrams::apply;
@@ -189,6 +190,7 @@ impl Drop for Lease {
 /// All of them.
 #[derive(Default)]
 pub(in crate::worker) struct Carriers {
+    spec: Ports,
     state: Mutex<State>,
     /// Worker 0's.
     epoll: OnceLock<Arc<Epoll>>,
@@ -205,6 +207,17 @@ struct State {
 }
 
 impl Carriers {
+    /// None yet, in a pod whose ports are configured so.
+    pub(in crate::worker) fn new(spec: Ports) -> Carriers {
+        Carriers { spec, ..Carriers::default() }
+    }
+
+    /// The pod's port for datagrams that the guest sends from `port`; zero: the kernel chooses. A reserved port belongs to
+    /// another program of the pod, which may start later.
+    pub(in crate::worker) fn source_port(&self, port: u16) -> u16 {
+        if self.spec.reserved.contains(Proto::Udp, port) { 0 } else { port }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -268,7 +281,8 @@ impl Carriers {
     fn outlet_in(self: &Arc<Self>, state: &mut State, id: OutletId) -> io::Result<Carrier> {
         if !state.outlets.contains_key(&id) {
             // The port of a listener that leads to another port of the guest is not to be had: it would no longer hear.
-            let port = if id.hears() && state.listener(id.port()).is_some() { 0 } else { id.port() };
+            let taken = id.hears() && state.listener(id.port()).is_some();
+            let port = if taken { 0 } else { self.source_port(id.port()) };
             let socket = sockets::udp_outlet(any(id.v4()), port, id.hears())?;
             self.put(state, id, socket)?;
         }
@@ -283,7 +297,7 @@ impl Carriers {
             let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
             epoll.add(&socket, EpollEvent::new(flags, tag::OUTLET << TAG_SHIFT | u64::from(id.0)))?;
         }
-        let rule = PortRule { proto: crate::port::Proto::Udp, pod: id.port(), guest: id.port() };
+        let rule = PortRule { proto: Proto::Udp, pod: id.port(), guest: id.port() };
         state.outlets.insert(id, (Arc::new(PortSocket::new(socket, rule, id.place())), 0));
         Ok(())
     }
@@ -378,7 +392,7 @@ mod tests {
     #[test]
     fn an_outlet_is_one_socket_for_all_its_flows_and_ends_with_the_last() {
         let carriers: Arc<Carriers> = Arc::default();
-        let rule = PortRule { proto: crate::port::Proto::Udp, pod: 40_053, guest: 40_053 };
+        let rule = PortRule { proto: Proto::Udp, pod: 40_053, guest: 40_053 };
         let flows: Vec<Carrier> = (0..100).map(|_| carriers.for_peer(rule, true).unwrap()).collect();
         assert_eq!(open(&carriers), 1);
         assert!(flows.iter().all(|f| Arc::ptr_eq(&f.socket, &flows[0].socket)));
