@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -10,12 +11,13 @@ use podvirt_proto::repair::Command;
 
 use super::Arrived;
 use super::pipe::Records;
-use super::socket::{Made, Socket};
+use super::socket::{Kind, Made, Socket};
 use crate::codec::{DecodeError, Field, Reader};
+use crate::config::ports::Reserved;
 use crate::repair::{BATCH, Connection, Helper, Outcome, Restored};
 use crate::sockets::PeekOffset;
 use crate::state::stream::{Assembly, tag};
-use crate::state::{Descriptors, Endpoints, StateError, Worker};
+use crate::state::{Descriptors, Endpoints, Fd, StateError, Worker};
 
 /// Bytes of queues that wait until a batch is whole.
 const WAITING: usize = 16 << 20;
@@ -27,6 +29,8 @@ pub(super) struct Read {
     pub(super) arrived: Vec<Arrived>,
     /// Connections that could not be put together.
     pub(super) failed: u64,
+    /// Flows that named a socket which is not theirs.
+    pub(super) denied: u64,
 }
 
 /// Reads a state and makes its sockets. While one batch of connections is read, the helper has the one before, and the
@@ -34,10 +38,22 @@ pub(super) struct Read {
 ///
 /// # Errors
 /// [`StateError`]; whatever was made is gone.
-pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> Result<Read, StateError> {
+pub(super) fn read(
+    from: impl io::Read,
+    helper: Option<&Helper>,
+    flows: u32,
+    reserved: &Reserved,
+) -> Result<Read, StateError> {
     thread::scope(|scope| {
-        let mut sockets =
-            Sockets { made: Vec::new(), waiting: Vec::new(), waiting_bytes: 0, flows, to: None };
+        let mut sockets = Sockets {
+            made: Vec::new(),
+            purposes: Vec::new(),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            flows,
+            reserved,
+            to: None,
+        };
         let restored = helper.map(|helper| {
             // Nothing waits between them: a batch may be large.
             let (to, batches) = sync_channel(0);
@@ -48,7 +64,7 @@ pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> 
         });
         let workers = records(from, &mut sockets, flows);
         sockets.make_waiting();
-        let Sockets { mut made, to, .. } = sockets;
+        let Sockets { mut made, purposes, to, .. } = sockets;
         // The threads end with it.
         drop(to);
         let restored = restored.and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -64,8 +80,9 @@ pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> 
             named.push((place, socket, accepted));
         }
         let fds = Descriptors::with_gaps(made);
-        let mut failed = 0;
+        let (mut failed, mut denied) = (0, 0);
         for worker in &mut workers {
+            denied += part_from_others(worker, &purposes);
             failed += fit(worker, &fds, &offsets);
         }
         let flows = workers.iter().flat_map(|w| &w.tcp).filter_map(|f| Some((f.socket?.0, f.key)));
@@ -74,11 +91,11 @@ pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> 
         let arrived =
             |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted, refused: false });
         let arrived = named.into_iter().filter_map(arrived).collect();
-        Ok(Read { workers, fds, arrived, failed })
+        Ok(Read { workers, fds, arrived, failed, denied })
     })
 }
 
-fn records(from: impl io::Read, sockets: &mut Sockets, flows: u32) -> Result<Vec<Worker>, StateError> {
+fn records(from: impl io::Read, sockets: &mut Sockets<'_>, flows: u32) -> Result<Vec<Worker>, StateError> {
     let mut records = Records::new(from, flows)?;
     let mut assembly = Assembly::default();
     loop {
@@ -94,6 +111,25 @@ fn records(from: impl io::Read, sockets: &mut Sockets, flows: u32) -> Result<Vec
     }
     records.end()?;
     Ok(assembly.snapshot.workers)
+}
+
+/// Takes from flows the sockets that are not theirs, or the flows; how many. What a flow says of its peer is judged by the
+/// link, so its socket must have no other: the record of the socket stands apart, and the source may write into it what it
+/// likes.
+fn part_from_others(worker: &mut Worker, purposes: &[(Kind, Option<SocketAddr>)]) -> u64 {
+    let is = |at: Fd, kind, peer| purposes.get(at.0 as usize) == Some(&(kind, peer));
+    let flows = |worker: &Worker| worker.udp.len() + worker.echo.len();
+    let before = flows(worker);
+    worker.udp.retain(|f| f.socket.is_none_or(|at| is(at, Kind::Udp, Some(f.pod_peer))));
+    worker.echo.retain(|f| is(f.socket, Kind::Ping, None));
+    let mut denied = (before - flows(worker)) as u64;
+    for flow in &mut worker.tcp {
+        if flow.socket.take_if(|at| !is(*at, Kind::Tcp, Some(flow.pod_peer))).is_some() {
+            flow.conn.on_pod_error();
+            denied += 1;
+        }
+    }
+    denied
 }
 
 /// Endpoints flows whose sockets could not be made; how many connections.
@@ -114,12 +150,16 @@ fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) -> u64 {
 }
 
 /// Sockets that are being made, by their places.
-struct Sockets {
+struct Sockets<'a> {
     made: Vec<Option<OwnedFd>>,
+    /// What each is for.
+    purposes: Vec<(Kind, Option<SocketAddr>)>,
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
     /// How many there may be.
     flows: u32,
+    /// Ports that none of them is bound to.
+    reserved: &'a Reserved,
     /// Where connections are put together; nowhere without a helper.
     to: Option<SyncSender<Vec<Waiting>>>,
 }
@@ -143,7 +183,7 @@ struct Put {
     accepted: bool,
 }
 
-impl Sockets {
+impl Sockets<'_> {
     fn add(&mut self, socket: Socket, bytes: usize) -> Result<(), StateError> {
         let place = self.made.len();
         let allowed = u64::from(self.flows);
@@ -151,7 +191,8 @@ impl Sockets {
             let have = place as u64 + 1;
             return Err(StateError::TooLarge { what: "flows", have, allowed });
         }
-        let made = match socket.make() {
+        self.purposes.push(socket.purpose());
+        let made = match socket.make(self.reserved) {
             Made::Ready(fd) => fd,
             Made::Connection { ends, accepted, connection } => {
                 if self.to.is_some()

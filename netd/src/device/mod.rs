@@ -254,14 +254,15 @@ impl Device {
         let since = Instant::now();
         let mut stand = self.idle_stand()?;
         let helper = self.present().map(Arc::as_ref);
-        let load::Read { workers, fds, arrived, failed } =
-            load::read(Pipe::new(from)?, helper, worker.most_flows())?;
+        let load::Read { workers, fds, arrived, failed, denied } =
+            load::read(Pipe::new(from)?, helper, worker.most_flows(), worker.reserved())?;
         if !worker.freeze() {
             return Err(StateError::Ended);
         }
         match worker.load_workers(workers, fds) {
             Ok(refused) => {
                 worker.own_counters().drops(Reason::MigrationTarget, failed);
+                worker.own_counters().drops(Reason::Denied, denied);
                 let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
                 let (connections, ended) = (arrived.len(), refused.len());
                 info!(connections, failed, refused = ended, took_us = took, "a state has come");
@@ -363,9 +364,10 @@ pub(crate) struct Arrivals {
 /// [`StateError`].
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_arrivals(stream: &[u8], helper: Option<&Helper>) -> Result<Arrivals, StateError> {
+    use crate::config::ports::Reserved;
     use crate::repair::Finished;
     const FLOWS: u32 = 100;
-    let load::Read { workers, fds, arrived, .. } = load::read(stream, helper, FLOWS)?;
+    let load::Read { workers, fds, arrived, .. } = load::read(stream, helper, FLOWS, &Reserved::presets())?;
     let release = |mut a: Arrived| {
         let asked = helper.map(|h| h.call(Command::Release, &[&a.socket.socket]));
         let released = asked.is_some_and(|r| r.iter().all(crate::repair::Outcome::is_done));

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use socket2::{SockRef, Type};
 
 use crate::codec::{fields, variants};
+use crate::config::ports::Reserved;
+use crate::port::Proto;
 use crate::repair::{Connection, Room};
 use crate::sockets;
 use crate::state::Endpoints;
@@ -83,16 +85,24 @@ impl Socket {
         self.connection.map(Connection::into_room).unwrap_or_default()
     }
 
+    /// What it is for, and its peer: what a flow that names it is judged by.
+    pub(super) fn purpose(&self) -> (Kind, Option<SocketAddr>) {
+        (self.kind, self.peer)
+    }
+
     /// Makes it, where that takes no helper; none where that cannot be, as with an address that this machine does not
-    /// have.
-    pub(super) fn make(self) -> Made {
+    /// have. A port that is reserved here is another program's: the kernel chooses one in its place.
+    pub(super) fn make(self, reserved: &Reserved) -> Made {
         let Socket { kind, local, peer, accepted, connection } = self;
         let peer = peer.filter(|peer| peer.is_ipv4() == local.is_ipv4());
         let made = match (kind, peer, connection) {
             (Kind::Tcp, Some(peer), Some(connection)) => {
                 return Made::Connection { ends: (local, peer), accepted, connection };
             }
-            (Kind::Udp, Some(peer), _) => sockets::udp_flow(Some(local.ip()), local.port(), peer),
+            (Kind::Udp, Some(peer), _) => {
+                let port = if reserved.contains(Proto::Udp, local.port()) { 0 } else { local.port() };
+                sockets::udp_flow(Some(local.ip()), port, peer)
+            }
             (Kind::Ping, _, _) => sockets::ping(local.ip(), local.port()),
             _ => return Made::Ready(None),
         };

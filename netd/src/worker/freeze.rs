@@ -10,7 +10,7 @@
 //! the guest's flows shall not wait for them.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use podvirt_proto::hold;
@@ -145,11 +145,16 @@ impl Worker {
         state.echo.iter_mut().for_each(|f| f.ttl = None);
         // Ports have other places here.
         for flow in &mut state.udp {
-            // An outlet's name tells its port.
-            if let Some(place) = flow.listener.filter(|place| OutletId::from_place(*place).is_none()) {
-                let there = state.ports.iter().find(|p| p.place == place && p.proto == Proto::Udp);
-                flow.listener = there.and_then(|p| self.carriers.place_of(p.pod));
-            }
+            let Some(place) = flow.listener else { continue };
+            let port = flow.key.0.port();
+            flow.listener = match OutletId::from_place(place) {
+                // An outlet's name tells its port, which is bound: no other than the guest's own may be.
+                Some(id) => id.is_of(port, flow.pod_peer.is_ipv4()).then_some(place),
+                None => {
+                    let there = state.ports.iter().find(|p| p.place == place && p.proto == Proto::Udp);
+                    there.and_then(|p| self.carriers.place_of(p.pod))
+                }
+            };
         }
         state.ports.clear();
         self.take_over(state, fds, true)
@@ -233,15 +238,23 @@ impl Worker {
         Ok(refused)
     }
 
-    /// Whether a flow of another machine would be opened here, to the same peer of the pod: what the guest has opened is
-    /// judged by the link that it comes to. Otherwise it is counted. Echo requests are judged one by one.
+    /// Whether a flow of another machine would be opened here, to the same peer of the pod: it is judged by the link that
+    /// it comes to. Otherwise it is counted. Echo requests are judged one by one.
     fn may_go_on(&self, key: &Key, pod_peer: SocketAddr, from_guest: bool) -> bool {
-        if !from_guest {
-            return true;
-        }
-        let way_out = self.receiveq.link.way_out(key.kind, key.peer);
-        // An address that was opened there may not be here, and then leads elsewhere.
-        let judged = way_out.and_then(|to| if to == pod_peer { Ok(()) } else { Err(Reason::Denied) });
+        let link = &self.receiveq.link;
+        let judged = match (from_guest, key.kind) {
+            // An address that was opened there may not be here, and then leads elsewhere.
+            (true, _) => link.way_out(key.kind, key.peer).map(|to| to == pod_peer),
+            // Put together, a connection says nothing to a peer that does not know it.
+            (false, Kind::Tcp) => Ok(true),
+            // That a peer has begun it is what the source says. What the guest may not begin begins anew when that peer
+            // speaks again. A peer with a link-local address, or one of the pod's own, was there and is not here.
+            (false, _) => link.way_out(key.kind, pod_peer).map(|to| {
+                let link_local = matches!(pod_peer.ip(), IpAddr::V4(ip) if ip.is_link_local());
+                to == pod_peer && !link_local && link.source_for_guest(pod_peer.ip()) == Some(key.peer.ip())
+            }),
+        };
+        let judged = judged.and_then(|may| if may { Ok(()) } else { Err(Reason::Denied) });
         if let Err(reason) = judged {
             tracing::debug!(guest = %key.guest, peer = %key.peer, ?reason, "a flow does not go on here");
             self.counters.count_drop(reason);

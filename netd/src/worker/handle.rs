@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use podvirt_proto::hold;
 
 use super::command::{Command, Mailbox};
+use crate::config::ports::Reserved;
 use crate::control::{Control, FlowInfo, FlowQuery, PortInfo, Status};
 use crate::counters::Counters;
 use crate::net::Link;
@@ -29,6 +30,8 @@ pub struct Handle {
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
     /// How many flows there may be.
     flows: u32,
+    /// The pod's ports that are no guest's.
+    reserved: Arc<Reserved>,
 }
 
 impl Handle {
@@ -37,8 +40,9 @@ impl Handle {
         counters: Arc<[Arc<Counters>]>,
         threads: Vec<JoinHandle<()>>,
         flows: u32,
+        reserved: Arc<Reserved>,
     ) -> Self {
-        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), flows }
+        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), flows, reserved }
     }
 
     /// Asks the workers to end; their sockets are closed, connections reset.
@@ -157,6 +161,11 @@ impl Handle {
     /// How many flows there may be.
     pub(crate) fn most_flows(&self) -> u32 {
         self.flows
+    }
+
+    /// The pod's ports that are no guest's.
+    pub(crate) fn reserved(&self) -> &Reserved {
+        &self.reserved
     }
 
     /// The counters of what concerns the guest as a whole.

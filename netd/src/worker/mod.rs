@@ -170,6 +170,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let source_ports = source_ports::SourcePorts::of_pod(&port_spec);
     let shared = Arc::new(Shared::new(pairs, &limits, clock));
     let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
+    let reserved = Arc::new(port_spec.reserved.clone());
     let carriers = Arc::new(listening::carriers::Carriers::new(port_spec));
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
@@ -222,7 +223,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let name = if pairs == 1 { "netd-worker".into() } else { format!("netd-worker-{index}") };
         threads.push(thread::Builder::new().name(name).spawn(run)?);
     }
-    Ok(Handle::new(mailboxes, all.into(), threads, limits.flows))
+    Ok(Handle::new(mailboxes, all.into(), threads, limits.flows, reserved))
 }
 
 /// Takes the other workers along when one ends, however it does, and those that run when not all can be started.

@@ -147,6 +147,11 @@ impl OutletId {
         MAX_ENTRIES as u32 + self.0
     }
 
+    /// Whether it is one for flows of this port of the guest and family.
+    pub(in crate::worker) fn is_of(self, port: u16, v4: bool) -> bool {
+        self.port() == port && self.v4() == v4
+    }
+
     /// Its port, of the pod and of the guest.
     pub(in crate::worker) fn port(self) -> u16 {
         self.0 as u16
