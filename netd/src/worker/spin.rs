@@ -20,7 +20,11 @@
 //!
 //! What bounds it:
 //!
-//! - Before each look the worker yields its processor (sched_yield(2)), so that it takes no time that another thread wants.
+//! - Before each look the worker yields its processor (sched_yield(2)). Threads of its own control group that want the
+//!   processor have it then. Those of other groups, as a busy virtual processor in a container of its own, have their group's
+//!   share of it only: the kernel lets them run when the worker has used up a slice, a few milliseconds. Then a look comes late, by [`AWAY`] or more, and
+//!   the worker *gives way*: it spins no more for [`REST`], and for twice as long each time that the rest has not helped, up to [`LONGEST_REST`].
+//!   So such a thread loses a slice in that time.
 //! - It takes a dialogue. A *score* grows with each event that came within [`SHORT`], asleep or not, and was of one of the last
 //!   two flows; an event of another flow takes [`OTHER`] from it, a longer wait all of it. So connections that are opened and closed one after
 //!   the other are a dialogue, but not a thousand connections in which little happens at a time. A guest that is idle, or asks now and then, never makes its
@@ -60,10 +64,21 @@ const BURST: Duration = Duration::from_millis(20);
 /// What the budget holds when it is touched again.
 const REFILLED: Duration = Duration::from_millis(10);
 
+/// A look that comes so late after the one before was held up by another thread that runs on the processor. A guest that shares it and
+/// answers takes less than that.
+const AWAY: Duration = Duration::from_micros(500);
+/// How long the worker does not spin after that: some slices of the scheduler.
+const REST: Duration = Duration::from_millis(10);
+/// See [`REST`].
+const LONGEST_REST: Duration = Duration::from_millis(80);
+
 /// Whether and how long a worker spins.
 #[derive(Debug)]
 pub(super) struct Spin {
     allowed: bool,
+    /// When it was decided to look once more.
+    spun_at: Option<Time>,
+    rest: Rest,
     /// Since when there has been nothing to do.
     idle_since: Option<Time>,
     /// The worker has slept since then.
@@ -76,11 +91,20 @@ pub(super) struct Spin {
 impl Spin {
     /// A worker that may spin if this is `allowed`; its budget is full.
     pub(super) fn new(allowed: bool) -> Spin {
-        Spin { allowed, idle_since: None, slept: false, score: 0, budget: Budget::new() }
+        Spin {
+            allowed,
+            spun_at: None,
+            rest: Rest::default(),
+            idle_since: None,
+            slept: false,
+            score: 0,
+            budget: Budget::new(),
+        }
     }
 
     /// The turn that began at `now` had something to do; `same` is what [`Met::end_turn`] says of it.
     pub(super) fn on_work(&mut self, now: Time, same: Option<bool>) {
+        self.note_look(now);
         let Some(since) = self.idle_since.take() else { return };
         let waited = now.since(since);
         self.score = match same {
@@ -99,22 +123,53 @@ impl Spin {
 
     /// What has been is no dialogue: there was bulk.
     pub(super) fn forget(&mut self) {
-        (self.idle_since, self.slept, self.score) = (None, false, 0);
+        (self.idle_since, self.spun_at, self.slept, self.score) = (None, None, false, 0);
     }
 
     /// There is nothing to do after the turn that began at `now`: true if the worker shall spin, false if it shall sleep.
     pub(super) fn on_idle(&mut self, now: Time) -> bool {
+        self.note_look(now);
         let since = *self.idle_since.get_or_insert(now);
         if self.slept {
             return false;
         }
         let spun = now.since(since);
-        if self.allowed && self.score >= DIALOGUE && spun < SPIN && self.budget.has_some(now) {
+        let may = self.allowed && !self.rest.is_on(now);
+        if may && self.score >= DIALOGUE && spun < SPIN && self.budget.has_some(now) {
+            self.spun_at = Some(now);
             return true;
         }
         self.budget.take(spun);
         self.slept = true;
         false
+    }
+}
+
+impl Spin {
+    /// The worker, which has looked while it spun, does so again.
+    fn note_look(&mut self, now: Time) {
+        if self.spun_at.take().is_some_and(|before| now.since(before) >= AWAY) {
+            self.rest.begin(now);
+        }
+    }
+}
+
+/// The time for which a worker gives way to other threads.
+#[derive(Debug, Default)]
+struct Rest {
+    until: Option<Time>,
+    length: Duration,
+}
+
+impl Rest {
+    fn is_on(&self, now: Time) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    fn begin(&mut self, now: Time) {
+        let again = self.until.is_some_and(|until| now.since(until) < self.length);
+        self.length = if again { LONGEST_REST.min(2 * self.length) } else { REST };
+        self.until = Some(now + self.length);
     }
 }
 
@@ -299,6 +354,59 @@ mod tests {
     fn a_worker_with_a_limit_never_spins() {
         let mut spin = Spin::new(false);
         assert_eq!(run(&mut spin, SAME, &[20], 60, SECOND).spun, us(0));
+    }
+
+    /// A dialogue of this span, whose first `busy` looks each come `late`.
+    struct Looks {
+        late: Duration,
+        busy: usize,
+        span: Duration,
+    }
+
+    impl Looks {
+        /// How often the worker decides to look again at once.
+        fn count(&self, spin: &mut Spin, begin: Time) -> usize {
+            let (mut now, mut looks) = (begin, 0);
+            while now.since(begin) < self.span {
+                spin.on_work(now, Some(true));
+                for _ in 0..5 {
+                    if spin.on_idle(now) {
+                        looks += 1;
+                        now = now + if looks <= self.busy { self.late } else { us(2) };
+                    }
+                }
+                now = now + us(20);
+            }
+            looks
+        }
+    }
+
+    /// What a scheduler gives to a thread at once.
+    const SLICE: Duration = us(3_000);
+
+    #[test]
+    fn a_worker_whose_looks_are_held_up_by_another_thread_gives_way() {
+        let begin = Time::from_micros(5_000_000);
+        let count = |late, busy| Looks { late, busy, span: SECOND }.count(&mut Spin::new(true), begin);
+        let all = count(SLICE, 0);
+        assert!(all > 100_000, "{all}");
+        // Each look costs the other thread as much as it has held up the worker.
+        let few = count(SLICE, usize::MAX);
+        assert!((5..20).contains(&few), "{few}");
+        // A guest on the same processor answers meanwhile.
+        let answered = count(us(100), usize::MAX);
+        assert!(answered > 500, "{answered}");
+    }
+
+    #[test]
+    fn it_spins_on_once_the_other_thread_is_gone() {
+        let begin = Time::from_micros(5_000_000);
+        let mut spin = Spin::new(true);
+        let within_rest = Looks { late: SLICE, busy: 1, span: REST };
+        assert_eq!(within_rest.count(&mut spin, begin), 1);
+        let alone = Looks { late: SLICE, busy: 0, span: SECOND };
+        let looks = alone.count(&mut spin, begin + REST + SLICE);
+        assert!(looks > 100_000, "{looks}");
     }
 
     #[test]
