@@ -305,7 +305,7 @@ fn negotiate(stream: &UnixStream, wanted: u64, pairs: usize) -> Result<(Frontend
     }
     let several = if pairs > 1 { feature::MQ } else { 0 };
     let wanted = wanted & !feature::MQ | several;
-    let features = offered & wanted | feature::VERSION_1 | feature::PROTOCOL_FEATURES;
+    let features = offered & wanted | feature::PROTOCOL_FEATURES;
     let protocol = frontend.get_protocol_features()?
         & (VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::MQ

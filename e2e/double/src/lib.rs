@@ -15,7 +15,7 @@
 //!   namespace's TCP/IP ── tap ── LongWire ── tap ── other namespace's TCP/IP
 //! ```
 //!
-//! Frames carry the 12-byte `virtio_net_hdr` (VIRTIO 1.2, 5.1.6.1) in front, in both directions.
+//! Frames carry the 12-byte `virtio_net_hdr` (VIRTIO 1.2, 5.1.6.1) in front, in both directions; see [`feature::header_len`].
 //!
 //! `unsafe` is confined to the module `sys`: mapped guest memory, and the tap's ioctls.
 
@@ -59,8 +59,13 @@ pub mod feature {
     pub const EVENT_IDX: u64 = 1 << 29;
     /// vhost-user's own negotiation.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
-    /// The standard of 1.0 and later. Always accepted: the double knows no other header.
+    /// The standard of 1.0 and later. Without it and [`MRG_RXBUF`] the header of a frame is the legacy one of 10 bytes.
     pub const VERSION_1: u64 = 1 << 32;
+
+    /// Bytes of the header of a frame for a driver that has accepted these (VIRTIO 1.2, 5.1.6.1).
+    pub const fn header_len(features: u64) -> usize {
+        if features & (VERSION_1 | MRG_RXBUF) == 0 { crate::HEADER - 2 } else { crate::HEADER }
+    }
 
     /// Everything above.
     pub const ALL: u64 = CSUM

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::double::{DoubleError, HEADER, LARGE, RX, TX};
+use crate::double::{DoubleError, LARGE, RX, TX};
 use crate::feature;
 use crate::ring::DriverRing;
 use crate::sys::{GuestMem, event_fd};
@@ -120,7 +120,7 @@ impl Pair {
     /// # Errors
     /// When the frame is too long or too short.
     pub fn queue(&mut self, frame: &[u8], cuts: &[usize], indirect: bool) -> Result<bool> {
-        if frame.len() < HEADER || frame.len() > LARGE as usize {
+        if frame.len() < feature::header_len(self.features) || frame.len() > LARGE as usize {
             return Err(DoubleError::FrameLength(frame.len()));
         }
         // Descriptors may be short although a buffer is free.
@@ -256,7 +256,7 @@ impl Pair {
         } else {
             1
         };
-        if buffers == 0 || (first.len as usize) < HEADER {
+        if buffers == 0 || (first.len as usize) < feature::header_len(self.features) {
             return Err(DoubleError::Completion { head: first.head, len: first.len });
         }
         if self.rings[RX].waiting() < buffers {

@@ -19,7 +19,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::{debug, warn};
 
-use crate::double::{Double, DoubleError, HEADER, RX, TX};
+use crate::double::{Double, DoubleError, RX, TX};
 use crate::feature;
 use crate::pair::Pair;
 use crate::sys::{attach_queue, open_tap};
@@ -230,7 +230,7 @@ fn open_here(options: &TapOptions, features: u64, queues: usize) -> Result<Vec<O
             }
         }
     }
-    let queue = |_| Ok(open_tap(&options.name, HEADER as i32, offload, queues > 1)?);
+    let queue = |_| Ok(open_tap(&options.name, feature::header_len(features) as i32, offload, queues > 1)?);
     (0..queues).map(queue).collect()
 }
 
@@ -297,7 +297,7 @@ impl Pump {
             let at = self.pair.tx_address(slot);
             let read = self.pair.mem().read_from(self.tap.as_fd(), at, Pair::TX_BUFFER);
             let len = match read {
-                Ok(len) if len >= HEADER => len,
+                Ok(len) if len >= feature::header_len(self.pair.features()) => len,
                 Ok(_) => {
                     self.pair.tx_unused(slot);
                     continue;

@@ -59,7 +59,11 @@ pub fn frames(data: &[u8]) {
     let shape = b.u8();
     let mut link = link(shape & 1 != 0);
     link.mtu = if shape & 2 == 0 { 1500 } else { 68 + b.u16() % 0xff00 };
-    let features = if shape & 4 == 0 { crate::vhost::feature::OFFERED } else { b.u64() };
+    let features = if shape & 4 == 0 {
+        crate::vhost::feature::OFFERED
+    } else {
+        b.u64() | crate::vhost::feature::VERSION_1
+    };
     let mut bench = Bench::new(link, features, shape >> 4);
     let mut guest = Guest::default();
     for _ in 0..TURNS {

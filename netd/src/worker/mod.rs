@@ -53,6 +53,7 @@ pub(crate) mod fuzz;
 mod guest;
 mod handle;
 mod held;
+mod legacy;
 mod life;
 mod listening;
 mod pace;

@@ -34,6 +34,7 @@ impl Worker {
             Command::Features(features) => {
                 self.guest.features = features;
                 self.receiveq.set_features(features);
+                self.tx.set_features(features);
             }
             Command::Connected(connected) => {
                 self.guest.connected = connected;

@@ -52,6 +52,16 @@ fn without_mergeable_buffers() {
 }
 
 #[test]
+fn with_the_legacy_interfaces_header() {
+    with_features(feature::ALL & !feature::MRG_RXBUF & !feature::VERSION_1);
+}
+
+#[test]
+fn with_nothing_that_the_legacy_interface_leaves_open() {
+    with_features(feature::PROTOCOL_FEATURES);
+}
+
+#[test]
 fn without_large_frames_to_the_guest() {
     with_features(feature::ALL & !GUEST_OFFLOADS);
 }

@@ -1,6 +1,6 @@
 //! `struct virtio_net_hdr_v1`, which stands before every frame in the rings (virtio 1.2, section 5.1.6).
 
-/// Length of the header in bytes; with VERSION_1 `num_buffers` is always there.
+/// Length of the header in bytes; with VERSION_1 or MRG_RXBUF `num_buffers` is always there.
 pub const VNET_LEN: usize = 12;
 
 const F_NEEDS_CSUM: u8 = 1;

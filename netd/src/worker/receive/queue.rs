@@ -12,6 +12,7 @@ use crate::net::Link;
 use crate::ring::{Iovs, PopError, Ring};
 use crate::tap::{Direction, Taps};
 use crate::wire::{EthIp, MacAddr, VNET_LEN, VnetHeader, fold, sum};
+use crate::worker::legacy::LegacyHeader;
 
 /// Frames that netd makes itself and that wait for a receive buffer.
 const MAX_WAITING: usize = 256;
@@ -67,6 +68,8 @@ pub(in crate::worker) struct ReceiveQueue {
     pub(in crate::worker) starved: bool,
     pub(in crate::worker) counters: Arc<Counters>,
     pub(in crate::worker) mergeable: bool,
+    /// What lengthens the driver's headers; none: they have all fields.
+    legacy: Option<LegacyHeader>,
     checksum: bool,
     pub(in crate::worker) tso4: bool,
     pub(in crate::worker) tso6: bool,
@@ -97,6 +100,7 @@ impl ReceiveQueue {
             starved: false,
             counters,
             mergeable: false,
+            legacy: None,
             checksum: false,
             tso4: false,
             tso6: false,
@@ -118,6 +122,7 @@ impl ReceiveQueue {
     pub(in crate::worker) fn set_features(&mut self, features: u64) {
         let has = |bit: u32| features & (1 << bit) != 0;
         self.mergeable = has(VIRTIO_NET_F_MRG_RXBUF);
+        self.legacy = LegacyHeader::for_features(features);
         self.checksum = has(VIRTIO_NET_F_GUEST_CSUM);
         self.tso4 = self.checksum && has(VIRTIO_NET_F_GUEST_TSO4);
         self.tso6 = self.checksum && has(VIRTIO_NET_F_GUEST_TSO6);
@@ -134,10 +139,15 @@ impl ReceiveQueue {
     pub(in crate::worker) fn pop(&mut self) -> bool {
         let Some(ring) = self.rx.as_mut() else { return false };
         loop {
-            match ring.pop(&mut self.none, &mut self.slices) {
+            let popped = match &mut self.legacy {
+                Some(legacy) => ring.pop(&mut self.none, legacy.chain()),
+                None => ring.pop(&mut self.none, &mut self.slices),
+            };
+            match popped {
                 Ok(Some(p)) => {
                     self.none.clear();
-                    self.chains.push(Chain { head: p.head, bytes: p.writable as usize });
+                    let added = self.legacy.as_mut().map_or(0, |legacy| legacy.lengthen(&mut self.slices));
+                    self.chains.push(Chain { head: p.head, bytes: p.writable as usize + added });
                     return true;
                 }
                 Ok(None) => return false,
@@ -361,7 +371,9 @@ impl ReceiveQueue {
         let mut left = total;
         for chain in &self.chains[frame.first_chain..frame.first_chain + used] {
             let n = chain.bytes.min(left);
-            ring.push_used(chain.head, n as u32);
+            // Each chain is a whole frame where headers are lengthened.
+            let added = self.legacy.as_ref().map_or(0, LegacyHeader::added);
+            ring.push_used(chain.head, n.saturating_sub(added) as u32);
             left -= n;
         }
         self.unpublished = true;
@@ -448,6 +460,9 @@ impl ReceiveQueue {
     pub(in crate::worker) fn take_ring(&mut self) -> Option<Ring> {
         self.begin();
         self.none.clear();
+        if let Some(legacy) = &mut self.legacy {
+            legacy.chain();
+        }
         self.rx.take()
     }
 

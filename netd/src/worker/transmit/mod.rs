@@ -6,6 +6,7 @@ mod outbound;
 use std::net::SocketAddr;
 
 use super::command::Command;
+use super::legacy::LegacyHeader;
 use super::pace::{DATAGRAM, Frames, Owed};
 use super::turn::Worker;
 use crate::counters::Reason;
@@ -43,6 +44,8 @@ pub(super) struct Transmit {
     ring: Option<Ring>,
     /// The driver has taken the ring out of use.
     discards: bool,
+    /// What lengthens the driver's headers; none: they have all fields.
+    legacy: Option<LegacyHeader>,
     /// Flows that this batch has touched.
     touched: Vec<FlowId>,
     /// What flows send in this batch.
@@ -73,6 +76,11 @@ impl Transmit {
     /// Takes a ring into use.
     pub(super) fn begin(&mut self, ring: Ring) {
         self.ring = Some(ring);
+    }
+
+    /// Features that the driver acknowledged.
+    pub(super) fn set_features(&mut self, features: u64) {
+        self.legacy = LegacyHeader::for_features(features);
     }
 
     /// Asks for kicks; true when there are frames already.
@@ -173,6 +181,9 @@ impl Worker {
         }
         self.flush_outboxes();
         self.tx.none.clear();
+        if let Some(legacy) = &mut self.tx.legacy {
+            legacy.chain();
+        }
         self.pay();
         self.tx.ring.take()
     }
@@ -191,11 +202,16 @@ impl Worker {
         while self.tx.heads.len() < BATCH_CHAINS && slices.bytes() < BATCH_BYTES {
             let Some(ring) = self.tx.ring.as_mut() else { break };
             let first = slices.len();
-            match ring.pop(&mut slices, &mut self.tx.none) {
+            let popped = match &mut self.tx.legacy {
+                Some(legacy) => ring.pop(legacy.chain(), &mut self.tx.none),
+                None => ring.pop(&mut slices, &mut self.tx.none),
+            };
+            match popped {
                 Ok(Some(p)) => {
                     self.tx.none.clear();
                     self.tx.heads.push(p.head);
-                    if let Err(reason) = self.on_frame(&slices, first, p.readable as usize) {
+                    let added = self.tx.legacy.as_mut().map_or(0, |legacy| legacy.lengthen(&mut slices));
+                    if let Err(reason) = self.on_frame(&slices, first, p.readable as usize + added) {
                         self.counters.count_drop(reason);
                     }
                 }
