@@ -11,6 +11,10 @@ const LAST_ONLY: u8 = TcpFlags::FIN.0 | TcpFlags::PSH.0;
 /// Congestion window reduced: only the first segment keeps it (RFC 3168, 6.1.2).
 const CWR: u8 = 0x80;
 
+/// Segments of one frame: as many as the largest frame has at the least segment size that IPv4 hosts take without being asked
+/// (RFC 9293, 3.7.1: 536). A guest may claim a size of one byte, and each segment has headers and memory of its own.
+const MAX_SEGMENTS: usize = 128;
+
 /// The segments of a packet, each cut to `snaplen`; the packet itself where it is none that can be cut.
 pub fn segments(packet: Packet, snaplen: u32) -> Vec<Packet> {
     let cut = |mut p: Packet| {
@@ -29,7 +33,7 @@ pub fn segments(packet: Packet, snaplen: u32) -> Vec<Packet> {
 }
 
 /// Cuts an Ethernet frame with TCP into segments of at most `size` payload bytes, with lengths, identifications,
-/// sequence numbers, control bits and checksums of their own. None when it is no such frame.
+/// sequence numbers, control bits and checksums of their own. None when it is no such frame, or would be more than 128 segments.
 pub fn segment(frame: &[u8], size: u16) -> Option<Vec<Vec<u8>>> {
     let eth = Eth::parse(frame).ok()?;
     let packet = &frame[ETH_LEN..];
@@ -44,6 +48,9 @@ pub fn segment(frame: &[u8], size: u16) -> Option<Vec<Vec<u8>>> {
     let payload = frame.get(tcp_at + tcp.header_len..end)?;
     let headers = &frame[..tcp_at + tcp.header_len];
     let count = payload.len().div_ceil(usize::from(size)).max(1);
+    if count > MAX_SEGMENTS {
+        return None;
+    }
     let mut segments = Vec::with_capacity(count);
     for (i, part) in payload.chunks(usize::from(size)).enumerate() {
         let mut s = Vec::with_capacity(headers.len() + part.len());

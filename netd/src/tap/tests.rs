@@ -180,6 +180,17 @@ fn a_snap_length_cuts_what_is_kept_and_nothing_else() {
 }
 
 #[test]
+fn a_frame_that_claims_tiny_segments_is_shown_whole() {
+    for (len, size, shown) in
+        [(65_000, 1, 1), (65_000, 500, 1), (65_000, 508, 128), (128, 1, 128), (129, 1, 1)]
+    {
+        let (packets, _) = tapped(settings(true), &[offloaded(true, true, &vec![3; len], size)]);
+        assert_eq!(packets.len(), shown, "{len} bytes by {size}");
+        assert_eq!(packets.iter().map(|p| p.data.len() - 54).sum::<usize>(), len);
+    }
+}
+
+#[test]
 fn a_full_queue_drops_and_counts_and_what_is_read_makes_room() {
     let one = offloaded(true, false, &[0; 100], 0);
     let room = cost(one.0.len());
