@@ -62,6 +62,21 @@ impl Services {
         Services::default()
     }
 
+    /// Whether datagrams to this destination are for the link's DHCP servers. What goes to the same port of another host is for a server
+    /// there: a relay's, or a lease that is renewed behind a tunnel (RFC 2131, section 4.3.6; RFC 8415, section 19).
+    pub fn has_port(link: &Link, to: IpAddr, port: u16) -> bool {
+        match to {
+            IpAddr::V4(to) => {
+                let gateway = link.v4.as_ref().is_some_and(|v4| v4.gateway == to);
+                port == dhcp4::SERVER_PORT && (to.is_broadcast() || gateway)
+            }
+            IpAddr::V6(to) => {
+                let gateway = link.v6.as_ref().is_some_and(|v6| v6.gateway == to);
+                port == dhcp6::SERVER_PORT && (dhcp6::GROUPS.contains(&to) || gateway)
+            }
+        }
+    }
+
     /// Handles one frame of the guest; answers are appended to `out`, each a complete frame for the guest.
     pub fn handle(&mut self, frame: &[u8], link: &Link, now: Time, out: &mut Vec<Vec<u8>>) -> Handled {
         let Ok(eth) = EthernetFrame::new_checked(frame) else { return Handled::Dropped(Reason::Malformed) };
@@ -182,11 +197,8 @@ fn is_listener_report(payload: &[u8]) -> bool {
 }
 
 fn ipv4(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Handled {
-    match payload.get(9).map(|p| IpProtocol::from(*p)) {
-        // Group membership is of no consequence on a link with two stations.
-        Some(IpProtocol::Igmp) => return Handled::Consumed,
-        Some(IpProtocol::Udp) => {}
-        _ => return Handled::NotMine,
+    if payload.get(9).map(|p| IpProtocol::from(*p)) != Some(IpProtocol::Udp) {
+        return Handled::NotMine;
     }
     let Ok(ip) = Ipv4Packet::new_checked(payload) else { return Handled::Dropped(Reason::Malformed) };
     if ip.version() != 4 {
@@ -196,9 +208,8 @@ fn ipv4(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Handled {
         return Handled::NotMine;
     }
     let Ok(udp) = UdpPacket::new_checked(ip.payload()) else { return Handled::Dropped(Reason::Malformed) };
-    // Renewals come to the server's address; a request to another host's port 67 is for a server out there.
-    let ours = ip.dst_addr().is_broadcast() || link.v4.as_ref().is_some_and(|v4| v4.gateway == ip.dst_addr());
-    if udp.dst_port() != dhcp4::SERVER_PORT || !ours {
+    // Renewals come to the server's address.
+    if !Services::has_port(link, ip.dst_addr().into(), udp.dst_port()) {
         return Handled::NotMine;
     }
     if !ip.verify_checksum() || !udp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()) {
@@ -210,11 +221,8 @@ fn ipv4(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Handled {
 fn udp6(source: MacAddr, ip: &Ipv6Packet<&[u8]>, link: &Link, out: &mut Vec<Vec<u8>>) -> Handled {
     let to = ip.dst_addr();
     let multicast = dhcp6::GROUPS.contains(&to);
-    if !multicast && link.v6.as_ref().is_none_or(|v6| v6.gateway != to) {
-        return Handled::NotMine;
-    }
     let Ok(udp) = UdpPacket::new_checked(ip.payload()) else { return Handled::Dropped(Reason::Malformed) };
-    if udp.dst_port() != dhcp6::SERVER_PORT {
+    if !Services::has_port(link, to.into(), udp.dst_port()) {
         return Handled::NotMine;
     }
     // RFC 8200 section 8.1: over IPv6 a checksum of zero is no checksum at all.

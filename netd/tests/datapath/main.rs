@@ -25,6 +25,7 @@ mod migration;
 mod pairs;
 mod peers;
 mod ports;
+mod services;
 mod source_port;
 mod spinning;
 mod spoofing;

@@ -10,6 +10,8 @@ use super::{be16, fold, sum, take};
 pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of a tag of 802.1Q.
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
@@ -17,6 +19,8 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub mod protocol {
     /// ICMP.
     pub const ICMP: u8 = 1;
+    /// IGMP.
+    pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.

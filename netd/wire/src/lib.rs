@@ -13,7 +13,7 @@ mod vnet;
 
 pub use build::{EthIp, MAX_HEADERS, TcpMeta, build_tcp, build_udp};
 pub use checksum::{fold, pseudo_header, sum};
-pub use ip::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Fragment, Ip, protocol};
+pub use ip::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Eth, Fragment, Ip, protocol};
 pub use mac::{MacAddr, MacError};
 pub use transport::{TcpFlags, TcpHeader, UdpHeader};
 pub use vnet::{GsoType, VNET_LEN, VnetHeader};

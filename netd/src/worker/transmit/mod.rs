@@ -11,6 +11,7 @@ use super::pace::{DATAGRAM, Frames, Owed};
 use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
+use crate::guest::Services;
 use crate::ring::{Iovs, PopError, Ring};
 use crate::sockets::IpFields;
 use crate::spoof;
@@ -18,8 +19,8 @@ use crate::tap::Direction;
 use crate::tcp::{Segment, Seq};
 use crate::time::Time;
 use crate::wire::{
-    ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, MacAddr, TcpHeader, UdpHeader, VNET_LEN,
-    VnetHeader, fold, protocol, pseudo_header, sum,
+    ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Eth, Ip, MacAddr, TcpHeader,
+    UdpHeader, VNET_LEN, VnetHeader, fold, protocol, pseudo_header, sum,
 };
 use gather::Gathers;
 use outbound::Outbound;
@@ -36,7 +37,11 @@ const LAST_TURNS: usize = 4;
 const HEAD: usize = 256;
 /// Bytes of the longest frame: an IPv6 packet (RFC 8200, section 4.5: a payload of 65,535 bytes) in Ethernet with a tag.
 /// A driver may chain the same pages a thousand times over; what it claims must not become a size of netd's memory.
-const MAX_FRAME: usize = VNET_LEN + ETH_LEN + 4 + 40 + 65_535;
+const MAX_FRAME: usize = VNET_LEN + ETH_LEN + VLAN_LEN + 40 + 65_535;
+
+/// Bytes of a tag of 802.1Q, and its bits that name a VLAN.
+const VLAN_LEN: usize = 4;
+const VLAN_ID: u16 = 0xfff;
 
 /// The transmit ring, and what is not finished of its present batch.
 #[derive(Default)]
@@ -315,7 +320,38 @@ impl Worker {
             }
         }
         let eth = Eth::parse(head)?;
-        spoof::check_ethernet(&self.receiveq.link, self.guest_station(), &eth)?;
+        if eth.ethertype == ETHERTYPE_VLAN {
+            return self.on_tagged(&frame, head);
+        }
+        self.on_ethernet(&frame, &eth, head)
+    }
+
+    /// A frame with a tag of 802.1Q. One that has a priority and no VLAN, as of a Windows guest with "Packet priority", is as one without the tag
+    /// (IEEE 802.1Q, 6.9): it is copied without. Those of VLANs have nowhere to go.
+    fn on_tagged(&mut self, frame: &TxFrame<'_>, head: &[u8]) -> Result<(), Reason> {
+        let tag = head.get(ETH_LEN..).and_then(|b| b.first_chunk()).ok_or(Reason::Malformed)?;
+        if u16::from_be_bytes(*tag) & VLAN_ID != 0 {
+            return Err(Reason::UnknownProtocol);
+        }
+        let mut bytes = frame.copy();
+        let at = ETH_LEN - 2;
+        bytes.drain(at..(at + VLAN_LEN).min(bytes.len()));
+        // Where the guest left the checksum to the device, `copy` has completed it.
+        let data_valid = frame.vnet.data_valid || frame.vnet.needs_csum;
+        let vnet = VnetHeader { data_valid, ..VnetHeader::PLAIN };
+        let bytes = [&vnet.to_bytes()[..], &bytes].concat();
+        let len = bytes.len();
+        let head = bytes[VNET_LEN..len.min(HEAD)].to_vec();
+        let slices = Iovs::from_owned(bytes);
+        let untagged = TxFrame { slices: &slices, first: 0, bytes: len, vnet };
+        self.on_ethernet(&untagged, &Eth::parse(&head)?, &head)
+    }
+
+    /// A frame whose first bytes are `head`.
+    #[inline]
+    fn on_ethernet(&mut self, frame: &TxFrame<'_>, eth: &Eth, head: &[u8]) -> Result<(), Reason> {
+        let bytes = frame.bytes;
+        spoof::check_ethernet(&self.receiveq.link, self.guest_station(), eth)?;
         self.learn(eth.src);
         match eth.ethertype {
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
@@ -327,9 +363,9 @@ impl Worker {
                 let transport = packet.get(ip.header_len..).ok_or(Reason::Malformed)?;
                 spoof::check_ip(&self.receiveq.link, &ip, transport)?;
                 if ip.fragment.is_some() {
-                    return self.on_fragment(&frame);
+                    return self.on_fragment(frame);
                 }
-                self.on_packet(&frame, &ip, transport)
+                self.on_packet(frame, &ip, transport)
             }
             ETHERTYPE_ARP => {
                 spoof::check_arp(&self.receiveq.link, eth.src, &head[ETH_LEN..])?;
@@ -364,6 +400,8 @@ impl Worker {
             protocol::TCP => self.on_tcp(frame, ip, transport),
             protocol::UDP => self.on_udp(frame, ip, transport),
             protocol::ICMP | protocol::ICMPV6 => self.on_icmp(frame, ip),
+            // Membership of groups is of no consequence on a link with two stations.
+            protocol::IGMP => Ok(()),
             _ => self.on_unknown(frame, ip),
         }
     }
@@ -396,8 +434,7 @@ impl Worker {
     fn on_udp(&mut self, frame: &TxFrame<'_>, ip: &Ip, transport: &[u8]) -> Result<(), Reason> {
         let udp = UdpHeader::parse(transport, ip.payload_len)?;
         self.tx.datagrams += usize::from(frame.bytes <= DATAGRAM);
-        // DHCP and DHCPv6 are netd's own services.
-        if (udp.dst == 67 && ip.src.is_ipv4()) || (udp.dst == 547 && ip.src.is_ipv6()) {
+        if Services::has_port(&self.receiveq.link, ip.dst, udp.dst) {
             return self.on_service_frame(&frame.copy());
         }
         let at = VNET_LEN + ETH_LEN + ip.header_len;
