@@ -26,6 +26,9 @@ const DHCP_SERVER: u16 = 67;
 const IGMP: u8 = 2;
 /// Neighbour advertisement (RFC 4861, section 4.4) and where it has its target.
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+/// The first and the last type of neighbour discovery (RFC 4861, section 4).
+const ROUTER_SOLICITATION: u8 = 133;
+const REDIRECT: u8 = 137;
 const TARGET: std::ops::Range<usize> = 8..24;
 /// Where an ARP packet has its sender's Ethernet and IPv4 address (RFC 826).
 const ARP_SENDER_MAC: std::ops::Range<usize> = 8..14;
@@ -61,7 +64,8 @@ pub fn check_ethernet(link: &Link, guest: Option<MacAddr>, eth: &Eth) -> Result<
     Ok(())
 }
 
-/// Judges the source of an IP packet; `transport` is the start of its payload, of a fragment whatever stands there.
+/// Judges the source of an IP packet; `transport` is the start of its payload. What a fragment carries is judged when its packet is
+/// whole: [`is_neighbour_discovery`].
 ///
 /// # Errors
 /// [`Reason::Spoofed`].
@@ -97,9 +101,17 @@ fn is_guests_otherwise(link: &Link, ip: &Ip, transport: &[u8]) -> bool {
     }
 }
 
+/// Whether a packet is neighbour discovery, which is never fragmented and is ignored where it is (RFC 6980, section 5).
+pub fn is_neighbour_discovery(ip: &Ip, transport: &[u8]) -> bool {
+    let kinds = ROUTER_SOLICITATION..=REDIRECT;
+    ip.protocol == protocol::ICMPV6 && transport.first().is_some_and(|kind| kinds.contains(kind))
+}
+
 /// False for a neighbour advertisement of an address that is not the guest's.
 fn advertises_own(link: &Link, ip: &Ip, transport: &[u8]) -> bool {
-    if ip.protocol != protocol::ICMPV6 || transport.first() != Some(&NEIGHBOR_ADVERTISEMENT) {
+    // In a fragment anything may stand there (RFC 8200, section 4.5).
+    let is_whole = ip.fragment.is_none();
+    if !is_whole || ip.protocol != protocol::ICMPV6 || transport.first() != Some(&NEIGHBOR_ADVERTISEMENT) {
         return true;
     }
     let target = transport.get(TARGET).and_then(|t| t.first_chunk::<16>());

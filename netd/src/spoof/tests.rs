@@ -134,3 +134,22 @@ fn arp_speaks_for_the_guest_only() {
     assert_eq!(check_arp(&link, guest, &packet(guest, [10, 9, 0, 1])), Err(Reason::Spoofed));
     assert_eq!(check_arp(&link, guest, &[0; 17]), Err(Reason::Malformed));
 }
+
+#[test]
+fn what_stands_in_a_later_fragment_is_no_advertisement() {
+    let link = test_link();
+    let fragment = |offset: u16, more: bool| {
+        let word = (offset & 0xfff8) | u16::from(more);
+        let header = [&[58, 0][..], &word.to_be_bytes(), &[0, 0, 0, 7]].concat();
+        // What begins as an advertisement for an address of another host.
+        let piece = [&[NEIGHBOR_ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0][..], &[0xfd; 16]].concat();
+        let mut packet = vec![0x60, 0, 0, 0, 0, (header.len() + piece.len()) as u8, 44, 64];
+        packet.extend("fd00:9::2".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        packet.extend("fd00:9::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        packet.extend([header, piece].concat());
+        let ip = Ip::parse(&packet, packet.len()).unwrap();
+        check_ip(&link, &ip, &packet[ip.header_len..])
+    };
+    assert_eq!([fragment(1232, true), fragment(1232, false), fragment(0, true)], [Ok(()); 3]);
+    assert_eq!(icmp6(&link, "fd00:9::2", NEIGHBOR_ADVERTISEMENT, &[0xfd; 16]), Err(Reason::Spoofed));
+}

@@ -10,6 +10,7 @@ use crate::guest::Handled;
 use crate::icmp::{self, ErrorLimiter, IcmpError};
 use crate::limits::Limits;
 use crate::ring::Iovs;
+use crate::spoof;
 use crate::time::Time;
 use crate::wire::{ETH_LEN, Ip, VNET_LEN, VnetHeader};
 
@@ -135,6 +136,9 @@ impl Worker {
         bytes.extend_from_slice(eth);
         bytes.extend_from_slice(&whole);
         let transport = whole.get(ip.header_len..).ok_or(Reason::Malformed)?;
+        if spoof::is_neighbour_discovery(&ip, transport) {
+            return Err(Reason::Fragment);
+        }
         let bytes_len = bytes.len();
         let slices = Iovs::from_owned(bytes);
         let frame = TxFrame { slices: &slices, first: 0, bytes: bytes_len, vnet: VnetHeader::PLAIN };
