@@ -95,6 +95,7 @@ fn ends() -> EthIp {
         src: address(1),
         dst: address(2),
         ttl: None,
+        class: 0,
     }
 }
 

@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         src: Ipv4Addr::new(192, 0, 2, 1).into(),
         dst: Ipv4Addr::new(192, 0, 2, 2).into(),
         ttl: None,
+        class: 0,
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let path = std::env::temp_dir().join("netd-capture.pcapng");

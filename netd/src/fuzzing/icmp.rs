@@ -56,8 +56,9 @@ pub fn icmp(data: &[u8]) {
             sequence: request.sequence,
             payload,
             ttl: request.ttl,
+            class: 0xb8,
         };
-        let reply = EchoReply { from, guest, id, sequence: number, payload, ttl: request.ttl };
+        let reply = EchoReply { from, guest, id, sequence: number, payload, ttl: request.ttl, class: 0xb8 };
         if let Some(frame) = echo_reply_frame(&link, GUEST_MAC, &reply) {
             check_frame(&frame);
             assert!(frame.ends_with(payload));

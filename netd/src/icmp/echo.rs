@@ -90,6 +90,8 @@ pub struct EchoReply<'a> {
     pub payload: &'a [u8],
     /// TTL or hop limit for the guest to see.
     pub ttl: u8,
+    /// Type of service or traffic class for the guest to see.
+    pub class: u8,
 }
 
 /// The frame with a reply for the guest.
@@ -101,10 +103,14 @@ pub fn echo_reply_frame(link: &Link, guest_mac: MacAddr, reply: &EchoReply<'_>) 
     let protocol = if reply.from.is_ipv4() {
         let mut ip = smoltcp::wire::Ipv4Packet::new_unchecked(&mut packet[..]);
         ip.set_hop_limit(reply.ttl);
+        ip.set_dscp(reply.class >> 2);
+        ip.set_ecn(reply.class & 3);
         ip.fill_checksum();
         EthernetProtocol::Ipv4
     } else {
-        smoltcp::wire::Ipv6Packet::new_unchecked(&mut packet[..]).set_hop_limit(reply.ttl);
+        let mut ip = smoltcp::wire::Ipv6Packet::new_unchecked(&mut packet[..]);
+        ip.set_hop_limit(reply.ttl);
+        ip.set_traffic_class(reply.class);
         EthernetProtocol::Ipv6
     };
     let mut frame = frame::ethernet(MacPair { from: link.mac, to: guest_mac }, protocol, 0);

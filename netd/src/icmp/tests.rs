@@ -314,8 +314,11 @@ fn replies_keep_identifier_sequence_payload_and_ttl() {
             sequence: 9,
             payload: b"data",
             ttl: 57,
+            class: 0xb9,
         };
         let frame = echo_reply_frame(&link, link.guest_mac.unwrap(), &reply).unwrap();
+        let class = if ip(peer).is_ipv4() { frame[15] } else { (frame[14] << 4) | (frame[15] >> 4) };
+        assert_eq!(class, 0xb9);
         let sliced = SlicedPacket::from_ethernet(&frame).unwrap();
         let message = sliced.transport.unwrap();
         match (sliced.net.unwrap(), message) {

@@ -4,4 +4,5 @@ use netd_base::codec::fields;
 
 use crate::udp::SendOptions;
 
-fields!(SendOptions { ttl, dont_fragment });
+// What a flow goes on with is set anew with the guest's next datagram, so the class need not be there.
+fields!(SendOptions { ttl, dont_fragment } except { class: 0 });

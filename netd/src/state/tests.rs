@@ -76,7 +76,7 @@ fn sample() -> Snapshot {
             from_guest: true,
             socket: Some(Fd(4)),
             listener: None,
-            options: Some(SendOptions { ttl: 64, dont_fragment: true }),
+            options: Some(SendOptions { ttl: 64, dont_fragment: true, class: 0 }),
             bytes_to_pod: 4,
             bytes_to_guest: 5,
             session,

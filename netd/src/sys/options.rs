@@ -234,18 +234,24 @@ pub fn set_udp_gro(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_int(socket, SOL_UDP, UDP_GRO, 1)
 }
 
-/// Asks for the TTL or hop limit of what is received.
+/// Asks for the TTL or hop limit and the traffic class of what is received.
 ///
 /// # Errors
 /// As setsockopt(2).
 pub fn set_recv_ttl(socket: BorrowedFd<'_>, family: IpAddr) -> io::Result<()> {
     match family {
-        IpAddr::V4(_) => set_int(socket, IPPROTO_IP, libc::IP_RECVTTL, 1),
-        IpAddr::V6(_) => set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+        IpAddr::V4(_) => {
+            set_int(socket, IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+            set_int(socket, IPPROTO_IP, libc::IP_RECVTOS, 1)
+        }
+        IpAddr::V6(_) => {
+            set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+            set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
+        }
     }
 }
 
-/// Asks for the local address of what is received; on a dual-stack socket for both families.
+/// Asks for the local address, TTL and traffic class of what is received; on a dual-stack socket for both families.
 ///
 /// # Errors
 /// As setsockopt(2).
@@ -253,9 +259,11 @@ pub fn set_recv_original(socket: BorrowedFd<'_>, dual_stack_v6: bool) -> io::Res
     if dual_stack_v6 {
         set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+        set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
     }
     set_int(socket, IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-    set_int(socket, IPPROTO_IP, libc::IP_RECVTTL, 1)
+    set_int(socket, IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+    set_int(socket, IPPROTO_IP, libc::IP_RECVTOS, 1)
 }
 
 /// Asks for the local port of what is received; on a dual-stack socket for both families. It differs from the

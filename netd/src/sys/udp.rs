@@ -34,6 +34,8 @@ pub struct Datagram<'a> {
     pub to_port: Option<u16>,
     /// TTL or hop limit, where the socket asks for it.
     pub ttl: Option<u8>,
+    /// Type of service or traffic class; zero where the socket does not ask for it.
+    pub class: u8,
     /// The payload is a run of datagrams of this size, of which the last may be shorter: the kernel has left them
     /// together for a socket that asked for it ([`set_udp_gro`](super::set_udp_gro)).
     pub segment: Option<u16>,
@@ -150,6 +152,7 @@ impl ReceiveBatch {
             to: None,
             to_port: None,
             ttl: None,
+            class: 0,
             segment: None,
         };
         for (level, kind, data) in controls(&h.msg_hdr) {
@@ -168,6 +171,11 @@ impl ReceiveBatch {
                 }
                 (IPPROTO_IP, libc::IP_TTL) | (IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     d.ttl = int(data).and_then(|t| u8::try_from(t).ok());
+                }
+                // One byte, whatever the option has.
+                (IPPROTO_IP, libc::IP_TOS) => d.class = data.first().copied().unwrap_or(0),
+                (IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    d.class = int(data).and_then(|class| u8::try_from(class).ok()).unwrap_or(0);
                 }
                 (SOL_UDP, UDP_GRO) => {
                     let size = int(data).and_then(|n| u16::try_from(n).ok());

@@ -10,8 +10,9 @@
 //! bound to the one port, and the kernel looks through all that have it for each further one). How long a flow without
 //! traffic lives, and which one makes room for others, is a matter of its [`Life`].
 //!
-//! The guest's TTL and its wish not to be fragmented become options of the socket, set when they change, so
-//! that traceroute and path MTU discovery inside the guest see the real path.
+//! The guest's TTL, its traffic class (DSCP and ECN, RFC 2474 and RFC 3168) and its wish not to be fragmented become options of the
+//! socket, set when they change, so that traceroute and path MTU discovery inside the guest see the real path, and marks are those of the
+//! guest. What comes for the guest keeps its TTL and its class.
 
 mod life;
 mod segment;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use crate::limits::Timeouts;
 use crate::time::Time;
+use crate::wire::Ip;
 
 /// How the next datagram of the guest is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,16 @@ pub struct SendOptions {
     pub ttl: u8,
     /// Never fragment: the guest does path MTU discovery itself.
     pub dont_fragment: bool,
+    /// Type of service or traffic class, ECN included.
+    pub class: u8,
+}
+
+impl SendOptions {
+    /// As the guest has sent a packet.
+    pub fn of(ip: &Ip) -> SendOptions {
+        // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
+        SendOptions { ttl: ip.ttl.max(1), dont_fragment: ip.dont_fragment, class: ip.class }
+    }
 }
 
 /// What moves of the life of a UDP or echo flow.

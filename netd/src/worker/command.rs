@@ -131,6 +131,7 @@ pub(super) struct PassedDatagram {
     pub(super) local: Option<IpAddr>,
     pub(super) from: SocketAddr,
     pub(super) ttl: Option<u8>,
+    pub(super) class: u8,
     pub(super) payload: Vec<u8>,
 }
 

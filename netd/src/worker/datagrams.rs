@@ -117,7 +117,8 @@ impl UdpFlow {
             pod_peer: state.pod_peer,
             from_guest: state.from_guest,
             crowding: false,
-            options: state.options,
+            // What the socket is set to is not known as a whole: an older netd knows fewer options.
+            options: None,
             largest_run: mtu.saturating_sub(headers(state.pod_peer)),
             queued: false,
             bytes_to_pod: state.bytes_to_pod,
@@ -175,7 +176,8 @@ fn headers(peer: SocketAddr) -> u16 {
 pub(super) fn apply(socket: BorrowedFd<'_>, family: IpAddr, options: SendOptions) {
     let pmtu = if options.dont_fragment { PmtuDiscovery::Probe } else { PmtuDiscovery::Dont };
     let result = sys::set_ttl(socket, family, options.ttl)
-        .and_then(|()| sys::set_pmtu_discovery(socket, family, pmtu));
+        .and_then(|()| sys::set_pmtu_discovery(socket, family, pmtu))
+        .and_then(|()| sys::set_class(socket, family, options.class));
     if let Err(error) = result {
         tracing::trace!(?options, %error, "socket options");
     }
@@ -197,8 +199,7 @@ impl Worker {
             None if self.pass_datagram_on(&key, frame) => return Ok(()),
             None => self.open_udp_by_guest(key, ip, frame)?,
         };
-        // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
-        let options = SendOptions { ttl: ip.ttl.max(1), dont_fragment: ip.dont_fragment };
+        let options = SendOptions::of(ip);
         let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
         let used = f.life.on_guest(self.now);
         if f.options != Some(options) {

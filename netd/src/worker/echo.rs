@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::Socket;
 
+use super::datagrams::apply;
 use super::flows::Flow;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
@@ -20,9 +21,9 @@ use crate::limits::Timeouts;
 use crate::shared::Side;
 use crate::sockets;
 use crate::state::{self, Descriptors, Missing, Named};
-use crate::sys::{self, ReceiveBatch, SocketError};
+use crate::sys::{ReceiveBatch, SocketError};
 use crate::time::Time;
-use crate::udp::Life;
+use crate::udp::{Life, SendOptions};
 
 /// Answers taken from one socket in one turn.
 const READS_PER_TURN: usize = 4;
@@ -35,7 +36,8 @@ const ECHO_HEADER: usize = 8;
 pub(super) struct EchoFlow {
     socket: Socket,
     pub(super) life: Life,
-    ttl: Option<u8>,
+    /// How the guest wants its requests sent; the socket is set so.
+    options: Option<SendOptions>,
     pub(super) queued: bool,
     bytes_to_pod: u64,
     bytes_to_guest: u64,
@@ -51,7 +53,7 @@ impl EchoFlow {
         state::EchoFlow {
             guest: key.guest,
             socket: named.name(fd(&self.socket)),
-            ttl: self.ttl,
+            ttl: self.options.map(|options| options.ttl),
             bytes_to_pod: self.bytes_to_pod,
             bytes_to_guest: self.bytes_to_guest,
             session: self.life.saved(),
@@ -67,7 +69,7 @@ impl EchoFlow {
         Ok(EchoFlow {
             socket: fds.take(state.socket)?.into(),
             life: Life::resume_echo(state.session, timeouts),
-            ttl: state.ttl,
+            options: None,
             queued: false,
             bytes_to_pod: state.bytes_to_pod,
             bytes_to_guest: state.bytes_to_guest,
@@ -100,10 +102,11 @@ pub(super) struct Echoes {
 }
 
 impl Worker {
-    /// An echo request of the guest; `packet` is the whole IP packet in `frame`.
+    /// An echo request of the guest; sent with these `options`; `packet` is the whole IP packet in `frame`.
     pub(super) fn on_echo_request(
         &mut self,
         echo: &EchoRequest,
+        options: SendOptions,
         packet: &[u8],
         frame: &TxFrame<'_>,
     ) -> Result<(), Reason> {
@@ -127,6 +130,7 @@ impl Worker {
                     sequence: echo.sequence,
                     payload: data,
                     ttl: GATEWAY_TTL,
+                    class: options.class,
                 });
                 return Ok(());
             }
@@ -146,12 +150,9 @@ impl Worker {
         };
         let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
         let used = f.life.on_guest(self.now);
-        if f.ttl != Some(echo.ttl) {
-            // A TTL of zero is never sent (RFC 1122 3.2.1.7).
-            if let Err(error) = sys::set_ttl(fd(&f.socket), to, echo.ttl.max(1)) {
-                tracing::trace!(%error, "TTL");
-            }
-            f.ttl = Some(echo.ttl);
+        if f.options != Some(options) {
+            apply(fd(&f.socket), to, options);
+            f.options = Some(options);
         }
         // The kernel fills in identifier and checksum.
         let mut message = Vec::with_capacity(ECHO_HEADER + data.len());
@@ -202,7 +203,8 @@ impl Worker {
         })?;
         let life = Life::echo(&self.timeouts, self.now);
         let at = life.expires();
-        let flow = EchoFlow { socket, life, ttl: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
+        let flow =
+            EchoFlow { socket, life, options: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
         let id = self.flows.insert(key, Flow::Echo(Box::new(flow)))?;
         if let Some(Flow::Echo(f)) = self.flows.get_mut(id)
             && watch_input(&self.epoll, fd(&f.socket), id).is_err()
@@ -243,7 +245,7 @@ impl Worker {
                 let sequence = u16::from_be_bytes([d.payload[6], d.payload[7]]);
                 let Some(from) = self.receiveq.link.source_for_guest(d.from.ip()) else { continue };
                 f.bytes_to_guest += data.len() as u64;
-                let (ttl, data) = (d.ttl.unwrap_or(GATEWAY_TTL), data.to_vec());
+                let (ttl, class, data) = (d.ttl.unwrap_or(GATEWAY_TTL), d.class, data.to_vec());
                 self.answer_echo(&EchoReply {
                     from,
                     guest: key.guest.ip(),
@@ -251,6 +253,7 @@ impl Worker {
                     sequence,
                     payload: &data,
                     ttl,
+                    class,
                 });
             }
             if n < most {

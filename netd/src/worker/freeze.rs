@@ -140,9 +140,6 @@ impl Worker {
         self.abandon(&HashSet::new());
         self.set_clock(clock);
         self.receiveq.clear();
-        // The sockets are new: what the guest wants of them is set with the next that it sends.
-        state.udp.iter_mut().for_each(|f| f.options = None);
-        state.echo.iter_mut().for_each(|f| f.ttl = None);
         // Ports have other places here.
         for flow in &mut state.udp {
             let Some(place) = flow.listener else { continue };

@@ -12,6 +12,7 @@ use crate::limits::Limits;
 use crate::ring::Iovs;
 use crate::spoof;
 use crate::time::Time;
+use crate::udp::SendOptions;
 use crate::wire::{ETH_LEN, Ip, VNET_LEN, VnetHeader};
 
 /// ICMP errors to the guest: RFC 1812 4.3.2.8 asks for a limit; these are Linux's icmp_msgs_per_sec and burst.
@@ -101,7 +102,7 @@ impl Worker {
         let end = ETH_LEN + ip.header_len + ip.payload_len;
         let packet = copy.get(ETH_LEN..end).ok_or(Reason::Malformed)?;
         match icmp::parse_echo(packet) {
-            Ok(echo) => self.on_echo_request(&echo, packet, frame),
+            Ok(echo) => self.on_echo_request(&echo, SendOptions::of(ip), packet, frame),
             Err(Reason::UnknownProtocol) => self.on_service_frame(&copy),
             Err(reason) => Err(reason),
         }

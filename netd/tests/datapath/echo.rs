@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use netd::net::Mode;
-use netd::sys;
+use netd::sys::{self, PmtuDiscovery};
 use socket2::Socket;
 
 use crate::bed::{Bed, Setup, content, eventually, with_bed};
@@ -120,6 +120,45 @@ fn the_pods_own_addresses_do_not_answer() {
             socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
             let error = { &socket }.read(&mut [0; 64]).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::PermissionDenied), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_ping_that_must_not_be_cut_is_never_cut() {
+    with_bed(Setup::default(), |bed| {
+        let _far = bed.far(1300);
+        let far: [IpAddr; 2] = ["192.0.2.2".parse().unwrap(), "2001:db8::2".parse().unwrap()];
+        for far in far {
+            let socket = socket(bed, far);
+            sys::set_recv_error(socket.as_fd(), far).unwrap();
+            sys::set_pmtu_discovery(socket.as_fd(), far, PmtuDiscovery::Probe).unwrap();
+            // The pod's kernel knows the path from the first answer on.
+            for sequence in 1..4 {
+                socket.send(&message(far, sequence, &content(1, 1400))).unwrap();
+                let e = eventually("an error", || sys::recv_error(socket.as_fd()).unwrap());
+                assert_eq!((e.errno.cast_signed(), e.info), (libc::EMSGSIZE, 1300), "{sequence}: {e:?}");
+            }
+            sys::set_pmtu_discovery(socket.as_fd(), far, PmtuDiscovery::Dont).unwrap();
+            ping(&socket, far, 9, &content(1, 1400));
+        }
+    });
+}
+
+#[test]
+fn marks_of_pings_pass_both_ways() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let socket = socket(bed, family.client);
+            sys::set_recv_ttl(socket.as_fd(), family.guest).unwrap();
+            for class in [0xb8, 0, 0x28] {
+                sys::set_class(socket.as_fd(), family.guest, class).unwrap();
+                // The client's kernel answers with the class of the request.
+                socket.send(&message(family.client, 1, b"marked")).unwrap();
+                let mut batch = sys::ReceiveBatch::default();
+                eventually("an answer", || batch.receive(socket.as_fd(), 1).ok());
+                assert_eq!(batch.get(0).map(|d| d.class), Some(class), "{family:?}");
+            }
         }
     });
 }

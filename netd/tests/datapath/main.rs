@@ -20,6 +20,7 @@ mod hostile;
 mod ip_fields;
 mod keepalive;
 mod limits;
+mod marks;
 mod memory;
 mod migration;
 mod pairs;

@@ -17,6 +17,7 @@ fn main() -> Result<(), ParseError> {
         src: Ipv4Addr::new(192, 0, 2, 1).into(),
         dst: Ipv4Addr::new(192, 0, 2, 2).into(),
         ttl: None,
+        class: 0,
     };
     let meta = TcpMeta {
         src_port: 80,

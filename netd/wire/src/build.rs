@@ -30,6 +30,8 @@ pub struct EthIp {
     pub dst: IpAddr,
     /// TTL or hop limit; None for netd's own choice.
     pub ttl: Option<u8>,
+    /// Type of service or traffic class.
+    pub class: u8,
 }
 
 impl EthIp {
@@ -50,7 +52,7 @@ impl EthIp {
                 b[eth + 12..ip].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
                 let h = &mut b[ip..ip + 20];
                 h[0] = 0x45;
-                h[1] = 0;
+                h[1] = self.class;
                 h[2..4].copy_from_slice(&clamp16(20 + transport_len).to_be_bytes());
                 // RFC 6864 4.1: an atomic datagram (DF, not a fragment) may have any identification.
                 h[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
@@ -66,7 +68,7 @@ impl EthIp {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 b[eth + 12..ip].copy_from_slice(&ETHERTYPE_IPV6.to_be_bytes());
                 let h = &mut b[ip..ip + 40];
-                h[0..4].copy_from_slice(&[0x60, 0, 0, 0]);
+                h[0..4].copy_from_slice(&[0x60 | (self.class >> 4), self.class << 4, 0, 0]);
                 h[4..6].copy_from_slice(&clamp16(transport_len).to_be_bytes());
                 h[6] = protocol;
                 h[7] = ttl;

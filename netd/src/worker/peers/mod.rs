@@ -338,7 +338,8 @@ impl Worker {
             if !self.peers.shared.backlogs[to].add(payload.len() + PASSED_COST) {
                 return Err(Reason::PairBacklog);
             }
-            let passed = PassedDatagram { rule, local, from: d.from, ttl: d.ttl, payload: payload.to_vec() };
+            let Datagram { from, ttl, class, .. } = *d;
+            let passed = PassedDatagram { rule, local, from, ttl, class, payload: payload.to_vec() };
             self.peers.send(to, Command::Datagram(Box::new(passed)));
         }
         Ok(())

@@ -219,7 +219,9 @@ impl Worker {
                 crate::guest::Services::solicit(&link, &mut self.frames);
                 self.send_frames();
             }
-            Ok(Some((id, self.receiveq.ends(&key, d.ttl).ok_or(Reason::NoGuest)?)))
+            let mut ends = self.receiveq.ends(&key, d.ttl).ok_or(Reason::NoGuest)?;
+            ends.at.class = d.class;
+            Ok(Some((id, ends)))
         });
         let (id, ends) = match ends {
             Ok(Some(ends)) => ends,
@@ -272,6 +274,7 @@ impl Worker {
             to: None,
             to_port: None,
             ttl: passed.ttl,
+            class: passed.class,
             segment: None,
         };
         let placed = match passed.rule {

@@ -131,7 +131,8 @@ impl ReceiveQueue {
     /// The ends of a flow's frames; None while the guest's Ethernet address is not known.
     pub(in crate::worker) fn ends(&self, key: &crate::flow::Key, ttl: Option<u8>) -> Option<FrameAddresses> {
         let dst_mac = self.guest_mac?;
-        let at = EthIp { dst_mac, src_mac: self.link.mac, src: key.peer.ip(), dst: key.guest.ip(), ttl };
+        let (src, dst) = (key.peer.ip(), key.guest.ip());
+        let at = EthIp { dst_mac, src_mac: self.link.mac, src, dst, ttl, class: 0 };
         Some(FrameAddresses { at, src_port: key.peer.port(), dst_port: key.guest.port() })
     }
 

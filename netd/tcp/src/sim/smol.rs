@@ -209,6 +209,7 @@ fn frame_for_guest(p: &Packet) -> Vec<u8> {
         src: IpAddr::V4(PEER.0),
         dst: IpAddr::V4(GUEST.0),
         ttl: None,
+        class: 0,
     };
     let meta = TcpMeta {
         src_port: PEER.2,
