@@ -8,6 +8,7 @@
 mod addresses;
 mod asking;
 mod bed;
+mod counted;
 #[path = "../shared/daemon.rs"]
 mod daemon;
 mod device;

@@ -326,23 +326,24 @@ impl Worker {
         self.peers.send(to, Command::Accepted { rule, socket, from });
     }
 
-    /// Gives a received datagram, or a run of them, for `rule` or (Err) for a listener at a port, to another worker.
+    /// Gives a received datagram, or a run of them, for `rule` or (Err) for a listener at a port, to another worker. Those for which too
+    /// much waits there are counted as dropped.
     pub(super) fn pass_datagram(
         &mut self,
         to: usize,
         rule: Result<PortRule, u16>,
         d: &Datagram<'_>,
         local: Option<IpAddr>,
-    ) -> Result<(), Reason> {
+    ) {
         for payload in d.each() {
             if !self.peers.shared.backlogs[to].add(payload.len() + PASSED_COST) {
-                return Err(Reason::PairBacklog);
+                self.counters.count_drop(Reason::PairBacklog);
+                continue;
             }
             let Datagram { from, ttl, class, .. } = *d;
             let passed = PassedDatagram { rule, local, from, ttl, class, payload: payload.to_vec() };
             self.peers.send(to, Command::Datagram(Box::new(passed)));
         }
-        Ok(())
     }
 }
 

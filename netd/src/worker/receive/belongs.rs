@@ -29,7 +29,8 @@ impl Worker {
         let port = f.socket().and_then(|s| s.local_addr().ok()?.as_socket()).map_or(0, |a| a.port());
         if self.peers.index != 0 {
             // Worker 0 has the listeners.
-            return self.pass_datagram(0, Err(port), d, address).map(|()| None);
+            self.pass_datagram(0, Err(port), d, address);
+            return Ok(None);
         }
         self.flow_of_early(port, d, address)
     }
@@ -51,7 +52,8 @@ impl Worker {
             if self.peers.index == 0
                 && let Some(owner) = self.peers.shared.directory.owner(&key).filter(|owner| *owner != 0)
             {
-                return self.pass_datagram(owner, Err(port), d, to).map(|()| None);
+                self.pass_datagram(owner, Err(port), d, to);
+                return Ok(None);
             }
         }
         // Worker 0 has the listeners, and has looked.
@@ -72,7 +74,10 @@ impl Worker {
         let (rule, _) = self.listening.listeners.udp(at).ok_or(Reason::Denied)?;
         let rule = rule_for(rule, d.to_port.unwrap_or(STEERED));
         match self.assign(Kind::Udp, rule, d.from) {
-            Some(worker) => self.pass_datagram(worker, Ok(rule), d, to).map(|()| None),
+            Some(worker) => {
+                self.pass_datagram(worker, Ok(rule), d, to);
+                Ok(None)
+            }
             None => self.flow_of_assigned(rule, d, to).map(Some),
         }
     }

@@ -257,6 +257,7 @@ impl Worker {
             }
         }
         self.counters.udp_datagrams_to_guest.add(count);
+        self.counters.udp_bytes_to_guest.add(bytes);
         if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
             f.bytes_to_guest += bytes;
             let used = f.life.on_pod(self.now);

@@ -116,8 +116,7 @@ impl Worker {
     fn send_gathers(&mut self, gathers: &[Gather]) {
         let mut plan = std::mem::take(&mut self.tx.outbound.plan);
         for (gather, g) in gathers.iter().enumerate() {
-            let Some(f) = self.udp_mut(g.flow) else { continue };
-            f.bytes_to_pod += u64::from(g.bytes);
+            let Some(f) = self.udp(g.flow) else { continue };
             plan_runs(&mut plan, gather, g, 0, f.largest_run);
         }
         let mut at = 0;
@@ -128,6 +127,15 @@ impl Worker {
                     let sent = &plan[at..(at + n.max(1)).min(plan.len())];
                     let datagrams = sent.iter().map(|p| p.run.items as u64).sum();
                     self.counters.udp_datagrams_to_pod.add(datagrams);
+                    for p in sent {
+                        let g = &gathers[p.gather];
+                        let items = &g.items[p.item..p.item + p.run.items];
+                        let bytes = items.iter().map(|item| u64::from(item.bytes)).sum();
+                        self.counters.udp_bytes_to_pod.add(bytes);
+                        if let Some(f) = self.udp_mut(g.flow) {
+                            f.bytes_to_pod += bytes;
+                        }
+                    }
                     at += sent.len();
                     again = false;
                 }
