@@ -167,6 +167,14 @@ impl Worker {
         }
     }
 
+    /// Takes a ring's kicks out of epoll. The frontend has another descriptor of the eventfd, so epoll would keep it after the ring's end, wake
+    /// the worker for each kick, and refuse the next ring that has it.
+    pub(super) fn unwatch_ring(&self, ring: &Ring) {
+        if let Err(error) = self.epoll.delete(ring.kick_fd()) {
+            tracing::debug!(%error, "epoll_ctl");
+        }
+    }
+
     fn stop_ring(&mut self, index: usize) -> Option<Ring> {
         let ring = match index {
             RX => {
@@ -180,9 +188,7 @@ impl Worker {
             TX => self.end_transmit(),
             _ => None,
         }?;
-        if let Err(error) = self.epoll.delete(ring.kick_fd()) {
-            tracing::debug!(index, %error, "epoll_ctl");
-        }
+        self.unwatch_ring(&ring);
         tracing::debug!(index, position = ring.next_avail(), "ring stopped");
         Some(ring)
     }

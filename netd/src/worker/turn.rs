@@ -213,6 +213,9 @@ impl Worker {
             more |= self.serve_ready();
             self.receiveq.flush_queue();
             self.receiveq.publish();
+            if let Some(ring) = self.receiveq.broken.take() {
+                self.unwatch_ring(&ring);
+            }
             self.plan_move();
             more |= self.life.rung;
             let moved = self.tx.take_sent() + std::mem::take(&mut self.receiveq.moved);

@@ -381,6 +381,16 @@ fn an_index_that_jumps_breaks_its_ring_only_and_until_the_reset() {
             let status = bed.netd.status();
             assert!(status.frontend_connected);
             assert_eq!(status.running_rings, [1 - index as u32]);
+            // Its kicks wake the worker no more.
+            let counters = bed.netd.counters();
+            let (kicks, turns) = (counters.guest_kicks.get(), counters.wakeups.get());
+            raw.double.ring(index).kick_now();
+            // Each question makes the worker look at its events, unless it has just looked.
+            eventually("some turns", || {
+                assert!(bed.netd.status().frontend_connected);
+                (counters.wakeups.get() > turns + 3).then_some(())
+            });
+            assert_eq!(counters.guest_kicks.get(), kicks);
             assert_eq!(bed.netd.counters().ring_errors.get(), count);
             drop(raw);
             bed.plug();

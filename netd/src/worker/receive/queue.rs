@@ -61,6 +61,8 @@ pub(in crate::worker) struct FrameAddresses {
 /// The receiveq, and what is needed to fill it.
 pub(in crate::worker) struct ReceiveQueue {
     pub(in crate::worker) rx: Option<Ring>,
+    /// A ring that the driver broke, until the worker watches it no more.
+    pub(in crate::worker) broken: Option<Ring>,
     pub(in crate::worker) link: Arc<Link>,
     /// The guest's Ethernet address, once it is known.
     pub(in crate::worker) guest_mac: Option<MacAddr>,
@@ -95,6 +97,7 @@ impl ReceiveQueue {
     pub(in crate::worker) fn new(link: Arc<Link>, counters: Arc<Counters>) -> Self {
         ReceiveQueue {
             rx: None,
+            broken: None,
             guest_mac: link.guest_mac,
             link,
             starved: false,
@@ -167,7 +170,7 @@ impl ReceiveQueue {
                     tracing::warn!(%error, "receive ring disabled");
                     self.counters.ring_errors.add(1);
                     ring.break_down();
-                    self.rx = None;
+                    self.broken = self.rx.take();
                     return false;
                 }
             }

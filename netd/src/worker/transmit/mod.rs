@@ -233,7 +233,9 @@ impl Worker {
                     tracing::warn!(%error, "transmit ring disabled");
                     self.counters.ring_errors.add(1);
                     ring.break_down();
-                    self.tx.ring = None;
+                    if let Some(ring) = self.tx.ring.take() {
+                        self.unwatch_ring(&ring);
+                    }
                     more = false;
                     break;
                 }
