@@ -382,6 +382,15 @@ pub(crate) fn udp_outlet(any: IpAddr, port: u16, hears: bool) -> io::Result<Sock
         };
         return udp_flow(None, port, SocketAddr::new(peer, port));
     }
+    let s = udp_open(any, port)?;
+    if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {
+        tracing::debug!(port, %error, "SO_RCVBUF");
+    }
+    Ok(s)
+}
+
+/// A UDP socket of the family of `any` that hears every peer, bound to `port` if that can be had and to any port if not.
+pub(crate) fn udp_open(any: IpAddr, port: u16) -> io::Result<Socket> {
     let to = SocketAddr::new(any, port);
     let s = socket(Domain::for_address(to), Type::DGRAM, Protocol::UDP)?;
     if any.is_ipv6() {
@@ -394,9 +403,6 @@ pub(crate) fn udp_outlet(any: IpAddr, port: u16, hears: bool) -> io::Result<Sock
     }
     sys::set_recv_original(s.as_fd(), any.is_ipv6())?;
     sys::set_recv_errors(s.as_fd(), any.is_ipv6())?;
-    if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {
-        tracing::debug!(port, %error, "SO_RCVBUF");
-    }
     coalesce(&s);
     Ok(s)
 }

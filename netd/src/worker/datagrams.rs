@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -35,10 +35,18 @@ const PARTING: usize = 1024;
 /// Datagrams of one flow that are gathered before they are sent.
 const MAX_GATHERED: usize = 2 * MAX_SEGMENTS;
 
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
 /// What carries a flow's datagrams in the pod.
 pub(super) enum Via {
-    /// A connected socket of its own; counted where the guest has begun.
-    Own(Socket, #[expect(dead_code, reason = "it counts as long as it is there")] Option<Lease>),
+    /// A socket of its own, connected or *open* to other peers; it counts where the guest speaks by it.
+    Own {
+        socket: Socket,
+        connected: bool,
+        #[expect(dead_code, reason = "it counts as long as it is there")]
+        lease: Option<Lease>,
+    },
     /// The socket of a port that other flows have as well.
     Port(Carrier),
     /// Nothing: a predecessor's flow whose port is no longer forwarded.
@@ -71,7 +79,7 @@ impl UdpFlow {
     /// The flow for a successor.
     pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> state::UdpFlow {
         let (socket, listener) = match &self.via {
-            Via::Own(socket, _) => (Some(named.name(fd(socket))), None),
+            Via::Own { socket, .. } => (Some(named.name(fd(socket))), None),
             Via::Port(carrier) => (None, Some(carrier.socket.place)),
             Via::Gone => (None, Some(NO_PLACE)),
         };
@@ -100,9 +108,13 @@ impl UdpFlow {
         let via = match fds.take_if(state.socket)? {
             Some(socket) => {
                 let (guest, _) = state.key;
-                Via::Own(socket.into(), state.from_guest.then(|| carriers.count_own(guest.port())))
+                let peer = state.pod_peer.ip();
+                let lease = state.from_guest.then(|| carriers.count_own(guest.port(), peer));
+                let socket = Socket::from(socket);
+                let connected = socket.peer_addr().is_ok();
+                Via::Own { socket, connected, lease }
             }
-            None => match carriers.by_place(state.listener.unwrap_or(NO_PLACE)) {
+            None => match carriers.by_place(state.listener.unwrap_or(NO_PLACE), state.pod_peer.ip()) {
                 Ok(carrier) => Via::Port(carrier),
                 Err(error) => {
                     tracing::debug!(peer = %state.pod_peer, %error, "nothing carries a UDP flow");
@@ -145,7 +157,7 @@ impl UdpFlow {
     /// The flow's own socket.
     pub(super) fn socket(&self) -> Option<&Socket> {
         match &self.via {
-            Via::Own(s, _) => Some(s),
+            Via::Own { socket, .. } => Some(socket),
             Via::Port(_) | Via::Gone => None,
         }
     }
@@ -158,9 +170,19 @@ impl UdpFlow {
         }
     }
 
+    /// Closes an open socket to other peers, so that any version of netd can go on with it.
+    pub(super) fn connect(&mut self) {
+        if let Via::Own { socket, connected, .. } = &mut self.via
+            && !std::mem::replace(connected, true)
+            && let Err(error) = socket.connect(&self.pod_peer.into())
+        {
+            tracing::debug!(peer = %self.pod_peer, %error, "connect of a UDP flow");
+        }
+    }
+
     /// Takes note of how the guest wants its datagrams sent.
     fn set_options(&mut self, options: SendOptions) {
-        if let Via::Own(socket, _) = &self.via {
+        if let Via::Own { socket, .. } = &self.via {
             apply(fd(socket), self.pod_peer.ip(), options);
         }
         self.options = Some(options);
@@ -272,11 +294,7 @@ impl Worker {
                 return Err(reason);
             }
         };
-        let opened = match self.carriers.own(key.guest.port()) {
-            Some(lease) => self.open_udp(key, None, key.guest.port(), pod_peer, Some(lease)),
-            None => self.open_udp_to_many(key, pod_peer),
-        };
-        match opened {
+        match self.open_udp_from(key, None, pod_peer, Side::Guest) {
             Err(OpenError::Refused(reason)) => Err(reason),
             Err(OpenError::Socket(error)) => {
                 let kind = match error.raw_os_error() {
@@ -291,23 +309,55 @@ impl Worker {
         }
     }
 
-    /// Opens a flow with a socket of its own that is bound to `local`, `port` where that can be had; with a lease if the
-    /// guest begins.
+    /// Opens a flow from a port of the guest that nothing is forwarded to: one that the guest begins, or one of a peer that is admitted.
+    pub(super) fn open_udp_from(
+        &mut self,
+        key: Key,
+        local: Option<IpAddr>,
+        pod_peer: SocketAddr,
+        side: Side,
+    ) -> Result<FlowId, OpenError> {
+        self.admit_udp(side)?;
+        let (port, peer) = (key.guest.port(), pod_peer.ip());
+        let Some(lease) = self.carriers.own(port, peer) else {
+            // A port that speaks with many peers has a socket that they share.
+            let carrier = self.carriers.for_guest(port, peer).map_err(OpenError::of)?;
+            return self.insert_udp(key, Via::Port(carrier), local, pod_peer, side == Side::Guest);
+        };
+        let port = self.carriers.source_port(port);
+        let connected = !lease.is_open();
+        let socket = if connected {
+            sockets::udp_flow(local, port, pod_peer)
+        } else {
+            sockets::udp_open(if peer.is_ipv4() { V4 } else { V6 }, port)
+        };
+        let via = Via::Own { socket: socket.map_err(OpenError::of)?, connected, lease: Some(lease) };
+        self.insert_own(key, via, local, pod_peer, side)
+    }
+
+    /// Opens the flow of a peer with a socket of its own that is bound to `local`, `port` where that can be had.
     pub(super) fn open_udp(
         &mut self,
         key: Key,
         local: Option<IpAddr>,
         port: u16,
         pod_peer: SocketAddr,
-        lease: Option<Lease>,
     ) -> Result<FlowId, OpenError> {
-        let from_guest = lease.is_some();
-        self.admit_udp(if from_guest { Side::Guest } else { Side::Peer })?;
-        let socket = match sockets::udp_flow(local, self.carriers.source_port(port), pod_peer) {
-            Ok(s) => s,
-            Err(error) => return Err(OpenError::of(error)),
-        };
-        let id = self.insert_udp(key, Via::Own(socket, lease), local, pod_peer, from_guest)?;
+        self.admit_udp(Side::Peer)?;
+        let socket = sockets::udp_flow(local, port, pod_peer).map_err(OpenError::of)?;
+        let via = Via::Own { socket, connected: true, lease: None };
+        self.insert_own(key, via, local, pod_peer, Side::Peer)
+    }
+
+    fn insert_own(
+        &mut self,
+        key: Key,
+        via: Via,
+        local: Option<IpAddr>,
+        pod_peer: SocketAddr,
+        side: Side,
+    ) -> Result<FlowId, OpenError> {
+        let id = self.insert_udp(key, via, local, pod_peer, side == Side::Guest)?;
         if let Some(s) = self.flows.get(id).and_then(|f| if let Flow::Udp(f) = f { f.socket() } else { None })
             && let Err(error) = watch_input(&self.epoll, fd(s), id)
         {
@@ -331,13 +381,6 @@ impl Worker {
         self.insert_udp(key, Via::Port(carrier), local, pod_peer, false)
     }
 
-    /// Opens the flow of a guest that speaks to many peers from one port: they share a socket.
-    fn open_udp_to_many(&mut self, key: Key, pod_peer: SocketAddr) -> Result<FlowId, OpenError> {
-        self.admit_udp(Side::Guest)?;
-        let carrier = self.carriers.for_guest(key.guest.port(), pod_peer.is_ipv4()).map_err(OpenError::of)?;
-        self.insert_udp(key, Via::Port(carrier), None, pod_peer, true)
-    }
-
     /// Gives a flow that a listener carries a socket of its own, where that can be had.
     fn part_from_listener(&mut self, id: FlowId) {
         let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return };
@@ -349,7 +392,7 @@ impl Worker {
                 if let Some(options) = f.options {
                     apply(fd(&s), f.pod_peer.ip(), options);
                 }
-                f.via = Via::Own(s, None);
+                f.via = Via::Own { socket: s, connected: true, lease: None };
                 self.make_ready(id);
             }
             Err(error) => tracing::debug!(peer = %f.pod_peer, %error, "UDP flow"),
@@ -437,7 +480,7 @@ impl Worker {
         for _ in 0..ERRORS_PER_TURN {
             let (error, echo) = match self.flows.get(id) {
                 Some(Flow::Udp(f)) => match &f.via {
-                    Via::Own(s, _) => (sys::recv_error(fd(s)), false),
+                    Via::Own { socket, .. } => (sys::recv_error(fd(socket)), false),
                     Via::Port(c) => {
                         let (socket, port) = (c.socket.clone(), key.guest.port());
                         return self.relay_errors(&socket, Some(port));

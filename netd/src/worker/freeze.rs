@@ -72,6 +72,12 @@ impl Worker {
     /// The state, its descriptors into the pack.
     pub(super) fn pack(&mut self, pack: &mut Pack) -> Result<state::Worker, hold::Error> {
         self.now = self.clock.now();
+        let datagrams = self.flows.iter().filter(|(_, _, flow)| matches!(flow, Flow::Udp(_)));
+        for id in datagrams.map(|(id, _, _)| id).collect::<Vec<_>>() {
+            if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
+                f.connect();
+            }
+        }
         let outlets = if self.peers.index == 0 { self.carriers.outlets() } else { Vec::new() };
         let mut named = Named::after(pack);
         let mut out = state::Worker {

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use netd::config::ports::{PortSpec, Ports};
 use netd::control::Control;
 use netd::counters::Reason;
 use netd::sockets::SteeredSockets;
@@ -109,8 +110,11 @@ fn the_peers_of_a_forwarded_port_share_a_socket_on_several_pairs() {
 #[test]
 fn a_guest_that_speaks_to_many_from_one_port_has_few_sockets_and_all_answers() {
     for count in [1, 2] {
-        with_bed(pairs(count), |bed| {
-            for family in bed.families() {
+        let port_spec = Ports { udp: PortSpec::default(), ..Ports::default() };
+        with_bed(Setup { port_spec, ..pairs(count) }, |bed| {
+            let far = bed.far(1500);
+            for (family, stranger) in bed.families().into_iter().zip(["192.0.2.2:5000", "[2001:db8::2]:5000"])
+            {
                 let guest = bed.guest.udp(family.guest(6000));
                 let peers: Vec<_> = (0..300).map(|i| bed.client.udp(family.client(20_000 + i))).collect();
                 let before = descriptors();
@@ -128,9 +132,9 @@ fn a_guest_that_speaks_to_many_from_one_port_has_few_sockets_and_all_answers() {
                 }
                 let after = descriptors();
                 assert!(after < before + SLACK, "{before} descriptors became {after}");
-                // A peer to which the guest has not spoken does not reach it.
+                // A host to which the guest has not spoken does not reach it.
                 let denied = bed.netd.dropped(Reason::Denied);
-                let stranger = bed.client.udp(family.client(40_000));
+                let stranger = far.udp(stranger.parse().unwrap());
                 stranger.send_to(b"hello", family.pod(6000)).unwrap();
                 eventually("the drop", || (bed.netd.dropped(Reason::Denied) > denied).then_some(()));
                 // One of the many has gone, and the guest is told which.

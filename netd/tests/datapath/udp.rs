@@ -4,13 +4,14 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use netd::config::ports::{PortSpec, Ports};
 use netd::control::Control;
 use netd::counters::Reason;
 use netd::ring::Iovs;
 use netd::sys::{self, Message, PmtuDiscovery};
 use socket2::SockRef;
 
-use crate::bed::{Setup, content, eventually, udp, with_bed};
+use crate::bed::{Bed, Family, Setup, content, eventually, udp, with_bed};
 
 /// Receives one datagram, which must be `expected`; returns its sender.
 #[track_caller]
@@ -389,6 +390,65 @@ fn a_reserved_port_of_the_pod_is_left_to_the_program_that_has_it() {
             }
             // A proxy that starts now, and shares its port with no socket.
             bed.pod.udp(family.any(RESERVED));
+        }
+    });
+}
+
+/// A server answers from another port than it was asked at, and goes on from there.
+fn answers_from_elsewhere(bed: &Bed, family: Family) {
+    let guest = bed.guest.udp(family.guest(6000));
+    let server = bed.client.udp(family.client(69));
+    guest.send_to(b"read", family.client(69)).unwrap();
+    let at = receive(&server, b"read");
+    assert_eq!(at, family.pod(6000));
+    let transfer = bed.client.udp(family.client(40_001));
+    for block in 0..3 {
+        transfer.send_to(&content(block, 516), at).unwrap();
+        assert_eq!(receive(&guest, &content(block, 516)), family.client(40_001));
+        guest.send_to(b"ack", family.client(40_001)).unwrap();
+        assert_eq!(receive(&transfer, b"ack"), at);
+    }
+    // The one that was asked is heard as before.
+    server.send_to(b"bye", at).unwrap();
+    assert_eq!(receive(&guest, b"bye"), family.client(69));
+}
+
+#[test]
+fn an_answer_from_another_port_reaches_the_guest() {
+    for pairs in [1, 2] {
+        with_bed(Setup { pairs, ..Setup::default() }, |bed| {
+            for family in bed.families() {
+                answers_from_elsewhere(bed, family);
+                // From a port of the guest that speaks to more peers than have sockets of their own.
+                let guest = bed.guest.udp(family.guest(6001));
+                let servers: Vec<_> = (5000..5020).map(|port| bed.client.udp(family.client(port))).collect();
+                for server in &servers {
+                    guest.send_to(b"read", server.local_addr().unwrap()).unwrap();
+                    receive(server, b"read");
+                }
+                let other = bed.client.udp(family.client(40_002));
+                other.send_to(b"data", family.pod(6001)).unwrap();
+                assert_eq!(receive(&guest, b"data"), family.client(40_002));
+            }
+        });
+    }
+}
+
+#[test]
+fn where_ports_are_listed_only_hosts_that_were_asked_may_answer_from_another_port() {
+    let port_spec = Ports { udp: PortSpec::default(), ..Ports::default() };
+    with_bed(Setup { port_spec, ..Setup::default() }, |bed| {
+        let other = bed.far(1500);
+        for (family, far) in bed.families().into_iter().zip(["192.0.2.2:5000", "[2001:db8::2]:5000"]) {
+            answers_from_elsewhere(bed, family);
+            // A host that the guest has not spoken to.
+            let guest = bed.guest.udp(family.guest(6002));
+            let server = bed.client.udp(family.client(5000));
+            guest.send_to(b"read", family.client(5000)).unwrap();
+            let at = receive(&server, b"read");
+            let denied = bed.netd.dropped(Reason::Denied);
+            other.udp(far.parse().unwrap()).send_to(b"hello", at).unwrap();
+            eventually("a drop", || (bed.netd.dropped(Reason::Denied) == denied + 1).then_some(()));
         }
     });
 }

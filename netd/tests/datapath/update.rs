@@ -207,8 +207,9 @@ fn flows_that_share_a_socket_go_on_over_an_update() {
             assert_eq!(process.counter("udp_flows"), u64::from(PEERS), "opened once");
             // What waits in the socket is not lost only if it is the same one.
             let sockets = unconnected(pod, 6000);
-            assert_eq!(sockets.len(), 1);
-            assert_eq!(*shared.get_or_insert(sockets[0]), sockets[0], "another socket");
+            // The socket of the first flow hears other peers as well, until it is handed over.
+            assert_eq!(sockets.len(), if generation == 0 { 2 } else { 1 });
+            assert!(shared.get_or_insert_with(|| sockets.clone()).contains(&sockets[0]), "another socket");
             if generation < 2 {
                 process.update(pod);
             }

@@ -186,6 +186,12 @@ impl Ports {
         self.steering.is_some() && (self.tcp.all || self.udp.all)
     }
 
+    /// Whether `all` has this port: whoever sends to it is heard.
+    pub fn all_covers(&self, proto: Proto, port: u16) -> bool {
+        let spec = if proto == Proto::Tcp { &self.tcp } else { &self.udp };
+        spec.all && !spec.except.iter().any(|r| r.contains(port)) && !self.reserved.contains(proto, port)
+    }
+
     /// The ports of the pod that are never forwarded, as ranges.
     pub fn closed(&self, proto: Proto) -> Vec<(u16, u16)> {
         let (reserved, spec) = match proto {

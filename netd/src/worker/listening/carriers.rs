@@ -11,8 +11,11 @@
 //! | of a steered port's peers | an *outlet* that only sends | nothing: the steered socket has it |
 //! | that the guest begins from one port with more than [`OWN`] peers | an *outlet* that also hears | what the peers answer |
 //!
-//! The first flows from a port of the guest have connected sockets of their own, as a resolver's have: the kernel sorts
-//! for them. An outlet exists for as long as a flow has a [`Lease`] of it.
+//! The first flows from a port of the guest have sockets of their own, as a resolver's have: connected, so that the kernel sorts
+//! for them. But the first of them is *open* where nothing else hears the port, which is so for ephemeral ports: it is not connected, and
+//! hears other peers as well. A server may answer from another port than it was asked at (TFTP, RFC 1350, section 4), and a guest's
+//! socket may be spoken to by a peer that it has not asked (STUN, RFC 8489). Who is let in is said by [`Carriers::admits`].
+//! An outlet exists for as long as a flow has a [`Lease`] of it.
 //!
 //! An outlet that only sends is connected, to its own port at the loopback address: so the kernel gives it no other
 //! peer's datagrams, which are a listener's or the steered socket's, and the helper that steers ports does not take it
@@ -35,7 +38,8 @@ use socket2::{Domain, Socket};
 
 use super::MAX_ENTRIES;
 use crate::config::ports::Ports;
-use crate::port::{PortRule, Proto};
+use crate::pod;
+use crate::port::{PortRange, PortRule, Proto};
 use crate::sockets;
 use crate::udp::SendOptions;
 use crate::worker::datagrams::apply;
@@ -177,18 +181,31 @@ pub(in crate::worker) struct Carrier {
 pub(in crate::worker) struct Lease {
     carriers: Arc<Carriers>,
     of: Leased,
+    /// The port of the guest and the peer's address, where the guest speaks to it; apart, for a flow to be small.
+    speaks: Option<Box<(u16, IpAddr)>>,
+}
+
+impl Lease {
+    /// Whether it is of the socket that hears other peers as well.
+    pub(in crate::worker) fn is_open(&self) -> bool {
+        matches!(self.of, Leased::Own { open: true, .. })
+    }
 }
 
 #[derive(Clone, Copy)]
 enum Leased {
     Outlet(OutletId),
-    /// The number of own sockets from a port of the guest.
-    Own(u16),
+    /// The number of own sockets from a port of the guest, and whether it is the open one.
+    Own {
+        port: u16,
+        v4: bool,
+        open: bool,
+    },
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.carriers.release(self.of);
+        self.carriers.release(self.of, self.speaks.as_deref());
     }
 }
 
@@ -196,6 +213,8 @@ impl Drop for Lease {
 #[derive(Default)]
 pub(in crate::worker) struct Carriers {
     spec: Ports,
+    /// The pod's ephemeral ports, which are not steered.
+    ephemeral: Option<PortRange>,
     state: Mutex<State>,
     /// Worker 0's.
     epoll: OnceLock<Arc<Epoll>>,
@@ -208,13 +227,45 @@ struct State {
     places: HashMap<u16, u32>,
     /// With the number of leases.
     outlets: HashMap<OutletId, (Arc<PortSocket>, u32)>,
-    own: HashMap<u16, u32>,
+    /// By port and whether IPv4.
+    own: HashMap<(u16, bool), Own>,
+    /// How many flows there are from a port of the guest to an address, of those that have leases.
+    spoken_to: HashMap<(u16, IpAddr), u32>,
+}
+
+/// Sockets of their own that flows from one port of the guest have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Own {
+    flows: u32,
+    /// One of them is open.
+    open: bool,
 }
 
 impl Carriers {
     /// None yet, in a pod whose ports are configured so.
     pub(in crate::worker) fn new(spec: Ports) -> Carriers {
-        Carriers { spec, ..Carriers::default() }
+        Carriers { spec, ephemeral: pod::ephemeral_ports(), ..Carriers::default() }
+    }
+
+    /// Whether a peer that no flow is with may speak to a port of the guest that nothing is forwarded to: one of an address that the
+    /// guest speaks to from there, and where `all` ports lead to the guest, anyone.
+    pub(in crate::worker) fn admits(&self, port: u16, from: IpAddr) -> bool {
+        self.spec.all_covers(Proto::Udp, port) || self.state().spoken_to.contains_key(&(port, from))
+    }
+
+    /// Whether a socket that hears all peers may be had for a port: what comes to it is led to no other socket of netd's.
+    fn may_open(&self, state: &State, port: u16) -> bool {
+        let steered = self.spec.is_steered()
+            && self.spec.all_covers(Proto::Udp, port)
+            && !self.ephemeral.is_some_and(|range| range.contains(port));
+        !steered && state.listener(port).is_none()
+    }
+
+    fn lease(self: &Arc<Self>, state: &mut State, of: Leased, speaks: Option<(u16, IpAddr)>) -> Lease {
+        if let Some(speaks) = speaks {
+            *state.spoken_to.entry(speaks).or_insert(0) += 1;
+        }
+        Lease { carriers: self.clone(), of, speaks: speaks.map(Box::new) }
     }
 
     /// The pod's port for datagrams that the guest sends from `port`; zero: the kernel chooses. A reserved port belongs to
@@ -258,24 +309,24 @@ impl Carriers {
         let mut state = self.state();
         match state.listener(rule.pod).filter(|l| l.guest == rule.guest) {
             Some(listener) => Ok(Carrier { socket: listener.clone(), _lease: None }),
-            None => self.outlet_in(&mut state, OutletId::new(rule.pod, v4, false)),
+            None => self.outlet_in(&mut state, OutletId::new(rule.pod, v4, false), None),
         }
     }
 
     /// What carries a flow that the guest has begun from `port` and that has no socket of its own.
-    pub(in crate::worker) fn for_guest(self: &Arc<Self>, port: u16, v4: bool) -> io::Result<Carrier> {
+    pub(in crate::worker) fn for_guest(self: &Arc<Self>, port: u16, peer: IpAddr) -> io::Result<Carrier> {
         let mut state = self.state();
         match state.listener(port).filter(|l| l.guest == port) {
             Some(listener) => Ok(Carrier { socket: listener.clone(), _lease: None }),
-            None => self.outlet_in(&mut state, OutletId::new(port, v4, true)),
+            None => self.outlet_in(&mut state, OutletId::new(port, peer.is_ipv4(), true), Some(peer)),
         }
     }
 
     /// What carries a flow that a predecessor had by this name.
-    pub(in crate::worker) fn by_place(self: &Arc<Self>, place: u32) -> io::Result<Carrier> {
+    pub(in crate::worker) fn by_place(self: &Arc<Self>, place: u32, peer: IpAddr) -> io::Result<Carrier> {
         let mut state = self.state();
         match OutletId::from_place(place) {
-            Some(id) => self.outlet_in(&mut state, id),
+            Some(id) => self.outlet_in(&mut state, id, id.hears().then_some(peer)),
             None => {
                 let listener = state.listeners.get(&place).ok_or(io::ErrorKind::NotFound)?;
                 Ok(Carrier { socket: listener.clone(), _lease: None })
@@ -283,7 +334,12 @@ impl Carriers {
         }
     }
 
-    fn outlet_in(self: &Arc<Self>, state: &mut State, id: OutletId) -> io::Result<Carrier> {
+    fn outlet_in(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: OutletId,
+        peer: Option<IpAddr>,
+    ) -> io::Result<Carrier> {
         if !state.outlets.contains_key(&id) {
             // The port of a listener that leads to another port of the guest is not to be had: it would no longer hear.
             let taken = id.hears() && state.listener(id.port()).is_some();
@@ -293,8 +349,9 @@ impl Carriers {
         }
         let (socket, leases) = state.outlets.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         *leases += 1;
-        let lease = Lease { carriers: self.clone(), of: Leased::Outlet(id) };
-        Ok(Carrier { socket: socket.clone(), _lease: Some(lease) })
+        let socket = socket.clone();
+        let lease = self.lease(state, Leased::Outlet(id), peer.map(|peer| (id.port(), peer)));
+        Ok(Carrier { socket, _lease: Some(lease) })
     }
 
     fn put(&self, state: &mut State, id: OutletId, socket: Socket) -> io::Result<()> {
@@ -307,26 +364,39 @@ impl Carriers {
         Ok(())
     }
 
-    /// Leave to open one more flow with a socket of its own from `port` of the guest; none: there are enough.
-    pub(in crate::worker) fn own(self: &Arc<Self>, port: u16) -> Option<Lease> {
+    /// Leave to open one more flow to a peer with a socket of its own from `port` of the guest; none: there are enough.
+    pub(in crate::worker) fn own(self: &Arc<Self>, port: u16, peer: IpAddr) -> Option<Lease> {
         let mut state = self.state();
-        let flows = state.own.entry(port).or_insert(0);
-        if *flows >= OWN {
+        let may_open = self.may_open(&state, port);
+        let own = state.own.entry((port, peer.is_ipv4())).or_default();
+        if own.flows >= OWN {
             return None;
         }
-        *flows += 1;
-        drop(state);
-        Some(Lease { carriers: self.clone(), of: Leased::Own(port) })
+        own.flows += 1;
+        let open = may_open && !own.open;
+        own.open |= open;
+        let of = Leased::Own { port, v4: peer.is_ipv4(), open };
+        Some(self.lease(&mut state, of, Some((port, peer))))
     }
 
-    /// Counts a flow with a socket of its own that there is already.
-    pub(in crate::worker) fn count_own(self: &Arc<Self>, port: u16) -> Lease {
-        *self.state().own.entry(port).or_insert(0) += 1;
-        Lease { carriers: self.clone(), of: Leased::Own(port) }
-    }
-
-    fn release(&self, of: Leased) {
+    /// Counts a flow with a connected socket of its own that there is already.
+    pub(in crate::worker) fn count_own(self: &Arc<Self>, port: u16, peer: IpAddr) -> Lease {
         let mut state = self.state();
+        let v4 = peer.is_ipv4();
+        state.own.entry((port, v4)).or_default().flows += 1;
+        self.lease(&mut state, Leased::Own { port, v4, open: false }, Some((port, peer)))
+    }
+
+    fn release(&self, of: Leased, speaks: Option<&(u16, IpAddr)>) {
+        let mut state = self.state();
+        if let Some(speaks) = speaks
+            && let Some(flows) = state.spoken_to.get_mut(speaks)
+        {
+            *flows = flows.saturating_sub(1);
+            if *flows == 0 {
+                state.spoken_to.remove(speaks);
+            }
+        }
         let gone = match of {
             Leased::Outlet(id) => {
                 let last = state.outlets.get_mut(&id).is_some_and(|(_, leases)| {
@@ -335,13 +405,14 @@ impl Carriers {
                 });
                 if last { state.outlets.remove(&id) } else { None }
             }
-            Leased::Own(port) => {
-                let last = state.own.get_mut(&port).is_some_and(|n| {
-                    *n = n.saturating_sub(1);
-                    *n == 0
+            Leased::Own { port, v4, open } => {
+                let last = state.own.get_mut(&(port, v4)).is_some_and(|own| {
+                    own.flows = own.flows.saturating_sub(1);
+                    own.open &= !open;
+                    own.flows == 0
                 });
                 if last {
-                    state.own.remove(&port);
+                    state.own.remove(&(port, v4));
                 }
                 None
             }
@@ -390,6 +461,8 @@ impl State {
 mod tests {
     use super::*;
 
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
     fn open(carriers: &Carriers) -> usize {
         carriers.state().outlets.len()
     }
@@ -404,7 +477,7 @@ mod tests {
         let local = flows[0].socket.local_addr().unwrap().as_socket().unwrap();
         assert_eq!(local.port(), 40_053);
         assert!(flows[0].socket.peer_addr().is_ok(), "it hears");
-        let hears = carriers.for_guest(40_053, true).unwrap();
+        let hears = carriers.for_guest(40_053, PEER).unwrap();
         assert!(hears.socket.peer_addr().is_err(), "it does not hear");
         assert_eq!(open(&carriers), 2);
         drop(flows);
@@ -416,13 +489,52 @@ mod tests {
     #[test]
     fn the_first_flows_from_a_port_have_sockets_of_their_own() {
         let carriers: Arc<Carriers> = Arc::default();
-        let mut own: Vec<Lease> = std::iter::from_fn(|| carriers.own(7)).take(100).collect();
+        let mut own: Vec<Lease> = std::iter::from_fn(|| carriers.own(7, PEER)).take(100).collect();
         assert_eq!(own.len(), OWN as usize);
-        assert!(carriers.own(8).is_some());
+        assert!(carriers.own(8, PEER).is_some());
         own.pop();
-        assert!(carriers.own(7).is_some());
+        assert!(carriers.own(7, PEER).is_some());
         drop(own);
-        assert!(carriers.state().own.is_empty());
+        assert!(carriers.state().own.is_empty() && carriers.state().spoken_to.is_empty());
+    }
+
+    #[test]
+    fn one_socket_of_a_port_is_open_where_nothing_else_hears_it() {
+        let steered = Ports { steering: Some("/run/netd/ports.sock".into()), ..Ports::default() };
+        let ephemeral = pod::ephemeral_ports().unwrap().bounds().0;
+        for (spec, port, may) in [
+            (Ports::default(), 7, true),
+            (steered.clone(), 7, false),
+            (steered.clone(), ephemeral, true),
+            // Not steered, as it is reserved.
+            (steered, 15_053, true),
+        ] {
+            let carriers = Arc::new(Carriers::new(spec));
+            let [first, second] = [(); 2].map(|()| carriers.own(port, PEER).unwrap());
+            assert_eq!([first.is_open(), second.is_open()], [may, false], "{port}");
+            drop(first);
+            assert_eq!(carriers.own(port, PEER).unwrap().is_open(), may);
+            assert!(!second.is_open());
+        }
+    }
+
+    #[test]
+    fn peers_of_hosts_that_the_guest_speaks_to_are_admitted_and_others_where_all_ports_are_forwarded() {
+        let other: IpAddr = [192, 0, 2, 2].into();
+        let all = Arc::new(Carriers::new(Ports::default()));
+        assert!(all.admits(7, PEER) && all.admits(7, other) && !all.admits(15_053, other));
+        let listed = Arc::new(Carriers::new(Ports {
+            udp: crate::config::ports::PortSpec::default(),
+            ..Ports::default()
+        }));
+        assert!(!listed.admits(7, PEER));
+        let own = listed.own(7, PEER).unwrap();
+        let shared = listed.for_guest(40_054, PEER).unwrap();
+        for port in [7, 40_054] {
+            assert!(listed.admits(port, PEER) && !listed.admits(port, other) && !listed.admits(8, PEER));
+        }
+        drop((own, shared));
+        assert!(!listed.admits(7, PEER) && !listed.admits(40_054, PEER));
     }
 
     #[test]

@@ -141,15 +141,6 @@ impl Listeners {
         (0..self.entries.len() as u32).filter(open).collect()
     }
 
-    /// The UDP listener that carries the pod's port `pod`.
-    pub(super) fn udp_at(&self, pod: u16) -> Option<u32> {
-        let open = |port: u16| {
-            let is = |e: &Entry| e.rule.proto == Proto::Udp && e.rule.pod == port && e.socket.is_some();
-            self.entries.iter().position(|e| e.as_ref().is_some_and(is)).map(|at| at as u32)
-        };
-        open(pod).or_else(|| open(STEERED))
-    }
-
     /// The open UDP listener at a place.
     pub(super) fn udp(&self, at: u32) -> Option<(PortRule, &Listener)> {
         let e = self.entries.get(at as usize)?.as_ref().filter(|e| e.rule.proto == Proto::Udp)?;

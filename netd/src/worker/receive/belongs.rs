@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
-use crate::port::PortRule;
+use crate::port::{PortRule, Proto};
+use crate::shared::Side;
 use crate::sys::{self, Datagram};
 use crate::worker::datagrams::{OpenError, Via, kind_of};
 use crate::worker::flows::Flow;
@@ -18,15 +19,19 @@ const ERRORS_PER_TURN: usize = 256;
 const PORTS_TRIED: usize = 256;
 
 impl Worker {
-    /// The flow of a datagram that came to a flow's own socket. A datagram of another peer came between bind() and connect():
-    /// it belongs to the listener of that port, if there is one.
+    /// The flow of a datagram that came to a flow's own socket. A datagram of another peer came between bind() and connect(), or to a
+    /// socket that is open: it belongs to the listener of that port, if there is one, or to the port of the guest.
     pub(super) fn flow_of_own(&mut self, id: FlowId, d: &Datagram<'_>) -> Result<Option<FlowId>, Reason> {
         let Some(Flow::Udp(f)) = self.flows.get(id) else { return Err(Reason::NoConnection) };
         if f.pod_peer == d.from {
             return Ok(Some(id));
         }
-        let address = f.local;
-        let port = f.socket().and_then(|s| s.local_addr().ok()?.as_socket()).map_or(0, |a| a.port());
+        let address = d.to.or(f.local);
+        let port = match self.flows.key(id) {
+            // The pod's may be another one.
+            Some(key) if f.from_guest => key.guest.port(),
+            _ => f.socket().and_then(|s| s.local_addr().ok()?.as_socket()).map_or(0, |a| a.port()),
+        };
         if self.peers.index != 0 {
             // Worker 0 has the listeners.
             self.pass_datagram(0, Err(port), d, address);
@@ -60,8 +65,36 @@ impl Worker {
         if self.peers.index != 0 {
             return Err(Reason::Denied);
         }
-        let listener = self.listening.listeners.udp_at(port).ok_or(Reason::Denied)?;
-        self.flow_of_arrival(listener, &Datagram { to_port: Some(port), ..*d }, to)
+        match self.carriers.place_of(port) {
+            Some(listener) => self.flow_of_arrival(listener, &Datagram { to_port: Some(port), ..*d }, to),
+            None => self.flow_of_uninvited(port, d, to).map(Some),
+        }
+    }
+
+    /// The new flow of a peer that speaks to a port of the guest which nothing is forwarded to.
+    fn flow_of_uninvited(
+        &mut self,
+        port: u16,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<FlowId, Reason> {
+        if !self.carriers.admits(port, d.from.ip()) {
+            return Err(Reason::Denied);
+        }
+        let key =
+            self.guest_key(Kind::Udp, PortRule { proto: Proto::Udp, pod: port, guest: port }, d.from)?;
+        match self.open_udp_from(key, to.filter(is_own), d.from, Side::Peer) {
+            Ok(id) => {
+                // What arrived between bind() and connect() of the flow's socket may already wait there.
+                self.make_ready(id);
+                Ok(id)
+            }
+            Err(OpenError::Refused(reason)) => Err(reason),
+            Err(OpenError::Socket(error)) => {
+                tracing::debug!(from = %d.from, %error, "UDP flow");
+                Err(Reason::SocketLimit)
+            }
+        }
     }
 
     /// The flow of a datagram that came to a listener and the pod's address `to`.
@@ -91,8 +124,7 @@ impl Worker {
     ) -> Result<FlowId, Reason> {
         let from = d.from;
         let key = self.key_of_peer(rule.guest, from).ok_or(Reason::NoGuest)?;
-        // Multicast and broadcast destinations cannot be a source address.
-        let local = to.filter(|a| !a.is_multicast() && *a != IpAddr::from([255; 4]));
+        let local = to.filter(is_own);
         let known = self.flows.find(&key);
         if let Some(id) = known
             && let Some(Flow::Udp(f)) = self.flows.get_mut(id)
@@ -115,7 +147,7 @@ impl Worker {
         let opened = if known.is_none() && (local.is_some() || self.carriers.place_of(rule.pod).is_some()) {
             self.open_udp_shared(key, local, rule, from)
         } else {
-            self.open_udp(key, local, rule.pod, from, None).inspect(|id| {
+            self.open_udp(key, local, rule.pod, from).inspect(|id| {
                 // What arrived between bind() and connect() of the flow's socket may already wait there.
                 self.make_ready(*id);
             })
@@ -178,4 +210,9 @@ impl Worker {
             _ => key.peer.ip() == to.ip() && self.peers.has_elsewhere(key),
         }
     }
+}
+
+/// Whether what was sent to an address may be answered from it: multicast and broadcast destinations cannot be a source address.
+fn is_own(address: &IpAddr) -> bool {
+    !address.is_multicast() && *address != IpAddr::from([255; 4])
 }

@@ -57,7 +57,7 @@ impl Worker {
     /// Sends a flow's gathered datagrams, or puts them off until [`Worker::flush_shared`].
     pub(in crate::worker) fn flush_datagrams(&mut self, g: Gather) {
         match self.udp(g.flow).map(|f| &f.via) {
-            Some(Via::Own(..)) => self.send_gathers(std::slice::from_ref(&g)),
+            Some(Via::Own { .. }) => self.send_gathers(std::slice::from_ref(&g)),
             Some(Via::Port(_)) => return self.tx.outbound.shared.push(g),
             Some(Via::Gone) | None => {}
         }
@@ -108,7 +108,7 @@ impl Worker {
             Via::Port(c) => {
                 Some(Outlet { socket: c.socket.clone(), v4: f.pod_peer.is_ipv4(), options: f.options? })
             }
-            Via::Own(..) | Via::Gone => None,
+            Via::Own { .. } | Via::Gone => None,
         }
     }
 
@@ -144,7 +144,7 @@ impl Worker {
                     let failed = plan[at];
                     let flow = gathers[failed.gather].flow;
                     // A shared socket reports the ICMP errors of all its peers, so the first may be of another flow.
-                    let meant = again || matches!(self.udp(flow).map(|f| &f.via), Some(Via::Own(..)));
+                    let meant = again || matches!(self.udp(flow).map(|f| &f.via), Some(Via::Own { .. }));
                     let refused = failed.run.segment.filter(|_| meant);
                     if let Some(largest) = refused.and_then(|size| refused_run(&error, size)) {
                         // These go one by one from now on, this flow's others of this batch as well.
@@ -176,8 +176,8 @@ impl Worker {
         self.tx.outbound.plan = plan;
     }
 
-    /// Tells the guest that the pod has no way to a peer of a shared socket. A flow's own socket is told so when it is
-    /// connected.
+    /// Tells the guest that the pod has no way to a peer of a socket that is not connected. One that is, is told so when it
+    /// becomes that.
     fn tell_unsent(&mut self, g: &Gather, item: usize, error: &io::Error) {
         let kind = match error.raw_os_error() {
             Some(libc::ENETUNREACH) => IcmpError::NetUnreachable,
@@ -185,7 +185,8 @@ impl Worker {
             Some(libc::EACCES | libc::EPERM) => IcmpError::AdminProhibited,
             _ => return,
         };
-        if !matches!(self.udp(g.flow).map(|f| &f.via), Some(Via::Port(_))) {
+        let via = self.udp(g.flow).map(|f| &f.via);
+        if !matches!(via, Some(Via::Port(_) | Via::Own { connected: false, .. })) {
             return;
         }
         let (Some(key), Some(item)) = (self.flows.key(g.flow), g.items.get(item)) else { return };
@@ -221,7 +222,13 @@ impl Worker {
             from: None,
         };
         match plan.first().and_then(flow).map(|f| &f.via) {
-            Some(Via::Own(s, _)) => sys::send_messages(fd(s), false, plan.iter().map(message)),
+            Some(Via::Own { socket, connected, .. }) => {
+                let message = |p: &Planned| match flow(p).filter(|_| !connected) {
+                    Some(f) => Message { to: Some(f.pod_peer), from: f.local, ..message(p) },
+                    None => message(p),
+                };
+                sys::send_messages(fd(socket), false, plan.iter().map(message))
+            }
             Some(Via::Port(c)) => {
                 let message = |p: &Planned| {
                     flow(p).map(|f| Message { to: Some(f.pod_peer), from: f.local, ..message(p) })
