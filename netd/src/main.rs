@@ -357,17 +357,8 @@ fn expand_ports(config: &mut Config, descriptors: u64) -> (Expansion, Vec<PortRu
             "'all' ports are the lowest that are neither ephemeral nor reserved, within ports.all_ports_budget"
         );
     }
-    let listeners = u64::try_from(ports.rules.len()).unwrap_or(u64::MAX);
-    let wanted = flows.saturating_add(listeners).saturating_add(OWN_DESCRIPTORS);
-    if wanted > descriptors {
-        warn!(
-            descriptors,
-            flows,
-            listeners,
-            "the limit of descriptors (RLIMIT_NOFILE) is below limits.flows and the listeners"
-        );
-    }
     if !config.ports.is_steered() {
+        warn_of_descriptors(flows, &ports.rules, descriptors);
         return (ports, Vec::new());
     }
     let explicit = |rule: &PortRule| {
@@ -376,7 +367,22 @@ fn expand_ports(config: &mut Config, descriptors: u64) -> (Expansion, Vec<PortRu
     };
     let (now, later) = ports.rules.into_iter().partition(explicit);
     ports.rules = now;
+    // Where every port is steered the others have no listeners, unless no helper comes.
+    warn_of_descriptors(flows, &ports.rules, descriptors);
     (ports, later)
+}
+
+fn warn_of_descriptors(flows: u64, listeners: &[PortRule], descriptors: u64) {
+    let listeners = u64::try_from(listeners.len()).unwrap_or(u64::MAX);
+    let wanted = flows.saturating_add(listeners).saturating_add(OWN_DESCRIPTORS);
+    if wanted > descriptors {
+        warn!(
+            descriptors,
+            flows,
+            listeners,
+            "the limit of descriptors (RLIMIT_NOFILE) is below limits.flows and the listeners: flows beyond it are refused"
+        );
+    }
 }
 
 fn log_link(link: &Link) {

@@ -186,7 +186,12 @@ fn guest(p: &mut Problems, file: &file::Guest) -> Guest {
     });
     let search = file.search.as_ref().map(|words| {
         each(p, words, |p, i, w| {
-            let allowed = "a domain is: labels of letters, digits, '-' and '_', at most 253 bytes";
+            // The root adds nothing to a name. Files that say "search ." are common on nodes, and pods have what their nodes have.
+            if w.trim() == "." {
+                return None;
+            }
+            let allowed = "a domain is: labels of letters, digits, '-' and '_', at most 253 bytes (in a pod it may come from \
+                           its dnsConfig.searches or from the node's resolv.conf)";
             p.read(&format!("guest.search[{i}]"), Some(w), allowed, |t| is_domain(t).then(|| t.to_owned()))
         })
     });

@@ -22,7 +22,7 @@ guest:
   hostname: vm1
   fqdn: vm1.example.org
   dns: [10.96.0.10, "fd00:96::a"]
-  search: [default.svc.cluster.local]
+  search: [default.svc.cluster.local, "."]
   dhcp_options:
     - { code: 66, text: tftp.example.org }
     - { code: 42, addresses: [192.0.2.1, 192.0.2.2] }
@@ -156,7 +156,7 @@ guest:
   mac: 1
   hostname: "a b"
   dns: [127.0.0.1, x]
-  search: ["."]
+  search: ["a..b"]
   dhcp_options: [{ code: 3, hex: "0" }, { text: a, hex: "00" }]
 loopback: { ipv4: 127.0.0.1, ipv6: "fe80::1" }
 masquerade: { ipv4: 10.0.2.0/24, ipv4_gateway: 10.0.3.1, ipv6: "fe80::1/64" }

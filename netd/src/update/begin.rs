@@ -121,6 +121,10 @@ pub fn begin(
     let Some(path) = &config.hold else { return new(None) };
     match Source::connect(path).and_then(Source::collect) {
         Ok(None) => info!(hold = %path.display(), "nothing is deposited"),
+        // As at the first start in a pod, where the hold has made nothing yet.
+        Err(CollectError::Wire(hold::Error::Io(error))) if error.kind() == io::ErrorKind::NotFound => {
+            info!(hold = %path.display(), "there is no hold: nothing is collected");
+        }
         Err(error) => warn!(hold = %path.display(), %error, "nothing can be collected"),
         Ok(Some(collected)) => match new(Some(collected)) {
             Ok(parts) => return Ok(parts),
