@@ -36,6 +36,8 @@
 //! | `guest`, `slow` | what is known of the guest, its services, fragments and errors | `guest`, `slow` |
 //! | `peers` | the other workers | `peers` |
 //! | `met` | the flows that the latest turns had something of | `spin` |
+//! | in `tx` and `receiveq` | headers of drivers that know the legacy interface alone | `legacy` |
+//! | `refusals` | what the log was told of flows that were refused | `refusals` |
 //! | `life` | whether the worker runs, stands still or ends | `life`, `freeze`, `requests` |
 //!
 //! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
@@ -60,6 +62,7 @@ mod pace;
 mod parked;
 mod peers;
 mod receive;
+mod refusals;
 mod requests;
 mod room;
 mod slow;

@@ -20,6 +20,7 @@ use super::listening::carriers::{Carriers, OutletId};
 use super::pace::{NAP, Pace, Pause, Turn};
 use super::peers::Peers;
 use super::receive::{InHand, Origin, Queues, ReceiveQueue};
+use super::refusals::Refusals;
 use super::slow::Slow;
 use super::source_ports::SourcePorts;
 use super::spin::Met;
@@ -83,6 +84,7 @@ pub(super) struct Worker {
     pub(super) counters: Arc<Counters>,
     pub(super) timeouts: Timeouts,
     pub(super) life: Life,
+    refusals: Refusals,
     pub(super) guest: Guest,
     pub(super) receiveq: ReceiveQueue,
     /// What has, or may have, something for the guest.
@@ -129,6 +131,7 @@ impl Worker {
             spins,
             met: Met::default(),
             life: Life::new(now),
+            refusals: Refusals::default(),
             receiveq: ReceiveQueue::new(link.clone(), counters.clone()),
             guest: Guest::new(link),
             queues: Queues::default(),
@@ -161,6 +164,7 @@ impl Worker {
         self.slow.forget_errors();
         self.forget_answers();
         self.tx.forget_owed();
+        self.refusals.forget_times();
     }
 
     /// Waits for the next command of the mailbox.
@@ -217,6 +221,7 @@ impl Worker {
                 self.unwatch_ring(&ring);
             }
             self.plan_move();
+            self.refusals.log(&self.counters, self.flows.len(), self.now);
             more |= self.life.rung;
             let moved = self.tx.take_sent() + std::mem::take(&mut self.receiveq.moved);
             let turn =
