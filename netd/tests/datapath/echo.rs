@@ -91,6 +91,18 @@ fn the_gateway_answers_itself() {
 }
 
 #[test]
+fn pings_of_the_pod_are_answered_by_its_kernel_whatever_the_guest_does() {
+    crate::bed::with_pod(Setup::default(), |pod| {
+        // There is no guest at all.
+        for family in pod.families() {
+            ping(&pod.client.ping(family.pod(0)), family.pod, 1, b"anyone?");
+        }
+        let counters = pod.netd.counters();
+        assert_eq!((counters.guest_rx_frames.get(), counters.icmp_echo_flows.get()), (0, 0));
+    });
+}
+
+#[test]
 fn a_ping_that_does_not_arrive_is_an_error_with_its_place() {
     with_bed(Setup::default(), |bed| {
         let _far = bed.far(1500);
