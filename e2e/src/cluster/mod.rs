@@ -123,6 +123,12 @@ impl Cluster {
         self.kubeconfig.parent().unwrap_or(&self.kubeconfig)
     }
 
+    /// Certificate and key by which the API server shows virt-api that it is the API server, as files.
+    pub fn front_proxy(&self) -> (PathBuf, PathBuf) {
+        let pki = self.home().join("pki");
+        (pki.join("front.crt"), pki.join("front.key"))
+    }
+
     /// A program that talks to the API server: its configuration is in the environment.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
