@@ -3,13 +3,15 @@
 //! A user's object may be as large as etcd takes it, and any number of them may have the label that is asked for. So a list comes in
 //! pages, of which a caller keeps what it needs; the number of pages is bounded.
 
+use std::fmt::Debug;
+
 use kube::api::ListParams;
 use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 /// Objects of a page.
-pub const PAGE_OBJECTS: u32 = 32;
+pub(crate) const PAGE_OBJECTS: u32 = 32;
 /// Most pages of a list: what is behind is not looked at.
 const MAX_PAGES: usize = 32;
 
@@ -18,7 +20,7 @@ const MAX_PAGES: usize = 32;
 /// # Errors
 ///
 /// The API server cannot be asked.
-pub async fn each_metadata<K: Resource + Clone + DeserializeOwned + std::fmt::Debug>(
+pub(crate) async fn each_metadata<K: Resource + Clone + DeserializeOwned + Debug>(
     api: &Api<K>,
     params: ListParams,
     mut visit: impl FnMut(PartialObjectMeta<K>),
@@ -39,7 +41,7 @@ pub async fn each_metadata<K: Resource + Clone + DeserializeOwned + std::fmt::De
 /// # Errors
 ///
 /// The API server cannot be asked.
-pub async fn each<K: Resource + Clone + DeserializeOwned + std::fmt::Debug>(
+pub(crate) async fn each<K: Resource + Clone + DeserializeOwned + Debug>(
     api: &Api<K>,
     params: ListParams,
     mut visit: impl FnMut(K),

@@ -7,14 +7,14 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 /// How often a decision is made, the first time included: more than clients that plug disks at once.
-pub const MAX_ATTEMPTS: usize = 12;
+pub(crate) const MAX_ATTEMPTS: usize = 12;
 /// Longest pause behind the first attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause behind any.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// Waits before the next attempt; `attempt` counts those that were made, from 0.
-pub async fn pause(attempt: usize) {
+pub(crate) async fn pause(attempt: usize) {
     tokio::time::sleep(drawn(attempt, RandomState::new().hash_one(attempt))).await;
 }
 

@@ -74,8 +74,7 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let post = tokio::spawn(node::post(recorder.clone(), store.clone(), mail));
 
     let statistics = Statistics::new(settings.node_name.clone(), store.clone(), volumes.clone());
-    let rest =
-        Server::new(settings.node_name.clone(), store, volumes, node.triggers.clone(), metrics.clone());
+    let rest = Server::new(settings.node_name.clone(), store, volumes, node.triggers.clone());
     let (settled, has_settled) = tokio::sync::watch::channel(false);
     let plugins = settings.device_plugins_dir.clone();
     let name = settings.node_name.clone();

@@ -66,7 +66,8 @@ async fn no_review_takes_much_memory() {
     let volumes = json!({"spec": {"template": {"spec": {"volumes": vec![json!({}); 50_000]}}}});
     let strategic = patched("strategic", &volumes.to_string());
     let merge = patched("merge", &format!(r#"{{"spec":{list}}}"#));
-    let terms = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": vec![json!({}); 8_000]}});
+    let terms =
+        json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": vec![json!({}); 8_000]}});
     let placed = kubevirt(json!({"infra": {"nodePlacement": {"affinity": terms}}}));
 
     for (name, text) in [

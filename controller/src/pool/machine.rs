@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use k8s_openapi::api::core::v1::LocalObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
-use podvirt_api::names::limits::{self, MAX_OBJECT_NAME_BYTES};
 use podvirt_api::names::label;
+use podvirt_api::names::limits::{self, MAX_OBJECT_NAME_BYTES};
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineInstanceSpec, VirtualMachinePool as Pool, VirtualMachineSpec, Volume,
 };

@@ -191,7 +191,13 @@ mod tests {
         Domain {
             machine: Some(word()),
             agent_version: Some(word()),
-            disks: vec![Disk { name: word(), target: word(), made_bytes: None, tracked: false, error: word() }],
+            disks: vec![Disk {
+                name: word(),
+                target: word(),
+                made_bytes: None,
+                tracked: false,
+                error: word(),
+            }],
             volumes: vec![word()],
             interfaces: vec![Interface {
                 name: word(),

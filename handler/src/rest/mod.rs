@@ -25,7 +25,6 @@ pub use status::Failure;
 use stream::Seats;
 
 use crate::launcher::client::Client;
-use crate::metrics::Metrics;
 use crate::node::Store;
 use crate::sockets::PodVolumes;
 
@@ -36,20 +35,13 @@ pub struct Server {
     store: Store,
     volumes: PodVolumes,
     triggers: mpsc::Sender<String>,
-    metrics: Metrics,
     seats: Seats,
 }
 
 impl Server {
     /// A server for the VMIs in `store`, on the node called `node`.
-    pub fn new(
-        node: String,
-        store: Store,
-        volumes: PodVolumes,
-        triggers: mpsc::Sender<String>,
-        metrics: Metrics,
-    ) -> Self {
-        Self { node, store, volumes, triggers, metrics, seats: Seats::default() }
+    pub fn new(node: String, store: Store, volumes: PodVolumes, triggers: mpsc::Sender<String>) -> Self {
+        Self { node, store, volumes, triggers, seats: Seats::default() }
     }
 
     /// The routes.

@@ -21,7 +21,7 @@ fn a_request_leads_to_a_pod_that_was_found_and_that_the_vmi_lists_on_this_node()
     let store = Store::default();
     let volumes = PodVolumes::new("/nowhere");
     let triggers = mpsc::channel(1).0;
-    let server = Server::new("node1".into(), store.clone(), volumes, triggers, Metrics::default());
+    let server = Server::new("node1".into(), store.clone(), volumes, triggers);
     let find = |active_pods: Value| {
         store.put(vmi(active_pods));
         server.find("n", "a").map(|(_, pod)| pod)
