@@ -198,6 +198,7 @@ status:
                     data.as_object_mut().unwrap().remove("userData");
                 }
                 let machine = serde_json::json!({
+                    "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
                     "metadata": {"name": "a", "namespace": "n"},
                     "spec": {"domain": {"memory": {"guest": "64Mi"}}, "dnsConfig": {"searches": ["a.example", "."]},
                         "volumes": [{"name": "v", source: data}]},

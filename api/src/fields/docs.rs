@@ -115,7 +115,9 @@ pub fn refused_markdown() -> String {
         "\n### Annotations\n\n\
          What stands here for a VirtualMachineInstance holds for each template of one as well. Annotations\n\
          that no table names are their users' own: they are kept. A VirtualMachineInstance hands its annotations on to its\n\
-         launcher pod, but for kubectl's.\n",
+         launcher pod, but for kubectl's, those that container runtimes and their device plugins read, and, unless the feature gate `Sidecar` is open,\n\
+         those that have an injector add something of their author's choice: whose name has `image` in it, `inject.istio.io/…`, and of\n\
+         `sidecar.istio.io/…` what does more than inject the proxy, size it and set its logs.\n",
     );
     let plain = "| Object | Annotation | Remarks |";
     let of = |effect: Effect| move |row: &Annotation| (row.effect == effect).then(String::new);

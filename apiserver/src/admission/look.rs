@@ -33,7 +33,7 @@ pub async fn answer(
     let answer = match task {
         Looking::ValidateMigrationCreate => migration_create(request, client).await,
         Looking::ValidateRestoreCreate => restore_create(request, client).await,
-        Looking::Evict => evict(request, config, client).await,
+        Looking::Evict => Box::pin(evict(request, config, client)).await,
     };
     answer.unwrap_or_else(|error| {
         warn!(error = &error as &dyn std::error::Error, "the API server cannot be asked for a review");

@@ -31,7 +31,7 @@ const ORPHAN_LOOK: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Have the launcher end the backup.
-    Abort(Options),
+    Abort(Box<Options>),
     /// Take the claim of the backup of this name out of the instance.
     Detach(String),
     /// Let go of the instance.
@@ -42,12 +42,12 @@ pub(super) enum Step {
 pub(super) fn step(vmi: &VirtualMachineInstance, told: &Told) -> Step {
     let name = told.backup_name.clone().unwrap_or_default();
     if instance::has_begun(told) && told.completed != Some(true) {
-        return Step::Abort(Options {
+        return Step::Abort(Box::new(Options {
             backup_name: name,
             cmd: Command::Abort,
             backup_start_time: told.start_timestamp.clone().flatten(),
             ..Options::default()
-        });
+        }));
     }
     if instance::has_target_of(vmi, &name) { Step::Detach(name) } else { Step::Release }
 }

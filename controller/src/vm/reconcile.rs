@@ -439,7 +439,7 @@ mod tests {
         for result in [
             Ok((vm(), Next::await_change())),
             failed(Error::Refused("no".into())),
-            failed(Error::Write(kube::Error::LinesCodecMaxLineLengthExceeded)),
+            failed(Error::Ask(kube::Error::LinesCodecMaxLineLengthExceeded)),
             Err(PassError::ObjectNotFound(Box::new(vm().erase()))),
         ] {
             count(&metrics, &result);

@@ -124,7 +124,11 @@ async fn a_stop_names_the_version_that_was_judged() {
 
 #[tokio::test]
 async fn a_failed_dump_is_noted_on_its_claim_while_that_is_there() {
-    let failed = json!({"status": {"memoryDumpRequest": {"claimName": "dump", "phase": "Failed"}}});
+    let dump = json!({"name": "dump", "memoryDump": {"claimName": "dump", "hotpluggable": true}});
+    let failed = json!({
+        "spec": {"template": {"spec": {"volumes": [dump]}}},
+        "status": {"memoryDumpRequest": {"claimName": "dump", "phase": "Failed"}},
+    });
     let note = "PATCH /api/v1/namespaces/ns/persistentvolumeclaims/dump";
     // Until the claims are listed the API server is asked; then a claim that is not among them is gone.
     for (listed, notes) in [(false, 1), (true, 0)] {

@@ -308,7 +308,7 @@ fn live(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Ti
         // A pod that was deleted because of where it could run; it is made anew.
         (Phase::Pending, Some(pod)) if observe::is_terminating(pod) => {}
         (Phase::Pending | Phase::Scheduling, Some(pod)) if is_replaced(seen.vmi, pod) => {
-            replace(pod, decision, now)
+            replace(pod, decision, now);
         }
         (Phase::Pending, Some(pod)) => {
             set_phase(&mut decision.vmi.status, Phase::Scheduling, now);

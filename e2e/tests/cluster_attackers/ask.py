@@ -27,7 +27,10 @@ def ask(what, address, port, method, path, headers, body):
         body = json.dumps(body)
     try:
         connection = http.client.HTTPSConnection(address, port, timeout=60, context=tls)
-        connection.request(method, path, body, {"content-type": "application/json", **headers})
+        try:
+            connection.request(method, path, body, {"content-type": "application/json", **headers})
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+            pass  # A body that is too long is answered before all of it is sent.
         answer = connection.getresponse()
         code, text = answer.status, answer.read(1 << 20).decode(errors="replace")
     except Exception as error:

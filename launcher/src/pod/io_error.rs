@@ -47,8 +47,12 @@ pub(super) async fn poll(shared: &Shared) {
                 () = sleep(delay) => {}
                 _ = reports.wait_for(|report| !is_stopped(report)) => break,
             }
-            let moves =
-                shared.facts.borrow().migration.as_ref().is_some_and(|migration| migration.is_running());
+            let moves = shared
+                .facts
+                .borrow()
+                .migration
+                .as_ref()
+                .is_some_and(podvirt_proto::migration::Migration::is_running);
             if !moves {
                 attempt(shared).await;
             }

@@ -50,8 +50,6 @@ const OVERLAYS: &str = "disks";
 const CLOUD_INIT: &str = "cloud-init-data";
 /// The pod's interfaces.
 const NET: &str = "/sys/class/net";
-/// What the guest sends to the serial console, beside its socket.
-
 /// A machine that can be started.
 pub(super) struct Prepared {
     pub(super) name: String,

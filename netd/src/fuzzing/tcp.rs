@@ -365,7 +365,7 @@ impl Model {
                 }
                 Command::Abort => self.socket = false,
                 Command::Keepalive(seconds) => {
-                    assert!((1..=32_767).contains(&seconds), "the kernel takes no {seconds}")
+                    assert!((1..=32_767).contains(&seconds), "the kernel takes no {seconds}");
                 }
             }
         }

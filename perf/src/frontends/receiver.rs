@@ -97,7 +97,8 @@ impl Receiver {
         let tcp = TcpHeader::parse(packet.get(ip.header_len..).ok_or(ParseError::Malformed)?)?;
         let from = SocketAddr::new(ip.src, tcp.src);
         if tcp.flags.has(TcpFlags::SYN) {
-            let link = EthIp { dst_mac: eth.src, src_mac: eth.dst, src: ip.dst, dst: ip.src, ttl: None, class: 0 };
+            let link =
+                EthIp { dst_mac: eth.src, src_mac: eth.dst, src: ip.dst, dst: ip.src, ttl: None, class: 0 };
             self.connections.insert(from, Connection::open(link, &tcp));
             return Ok(());
         }

@@ -388,7 +388,7 @@ fn a_backup_that_began_meanwhile_holds_the_hand_over_up_until_the_target_has_wai
     let held = machine(json!({"status": {"changedBlockTracking": {"backupStatus": {"backupName": "b"}}}}));
     let waits = look(&scheduled, &held, Some(&running()));
     assert_eq!((phase(&waits), &waits.vmi), ("Scheduled", &None));
-    assert_eq!(told(&waits), ["MigrationBlocked"]);
+    assert_eq!(told(&waits), [podvirt_api::names::event::MIGRATION_BLOCKED]);
     let late = laid_over(
         serde_json::to_value(running()).unwrap(),
         &json!({"metadata": {"creationTimestamp": ago(PENDING_LIMIT.as_secs() + 1)}}),
