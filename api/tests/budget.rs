@@ -34,7 +34,7 @@ fn a_tree_takes_no_more_than_its_charge_and_a_refused_one_no_more_than_its_budge
             match read {
                 // A list that grows has its old place for as long as it is copied.
                 Ok(tree) => {
-                    assert!(bytes <= budget::weigh(&tree) * 3 / 2 + 1024, "{count} {name}: {bytes} bytes")
+                    assert!(bytes <= budget::weigh(&tree) * 3 / 2 + 1024, "{count} {name}: {bytes} bytes");
                 }
                 Err(BudgetError::TooLarge { .. }) => {
                     assert!(count == many && bytes <= MAX * 3 / 2, "{count} {name}: {bytes} bytes");

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_role_that_loses_a_rule_is_changed_last_and_has_a_successor_until_then() {
         let new = [role("v2", &["pods"]), binding()];
-        let phases = |stored: &Object| phases(&new, &[stored.value.clone()], true);
+        let phases = |stored: &Object| phases(&new, std::slice::from_ref(&stored.value), true);
         let narrowed = phases(&role("v1", &["pods", "secrets"]));
         assert_eq!(
             names(&narrowed.first),
@@ -221,11 +221,11 @@ mod tests {
         };
         let (closed, open) = (policy(json!([])), policy(json!([{"ports": []}])));
         let last = |object: &Object, stored: &[Value], updates| {
-            phases(&[object.clone()], stored, updates).last.len()
+            phases(std::slice::from_ref(object), stored, updates).last.len()
         };
         assert_eq!(last(&closed, &[], true), 1);
         assert_eq!(last(&closed, &[], false), 0, "an installation");
-        assert_eq!(last(&closed, &[closed.value.clone()], true), 0, "it is there");
+        assert_eq!(last(&closed, std::slice::from_ref(&closed.value), true), 0, "it is there");
         assert_eq!(last(&open, &[], true), 0);
     }
 

@@ -1,5 +1,7 @@
 //! How much memory a hostile answer takes while it is read. A process of its own: its peak is the kernel's figure.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 use podvirt_proto::domain::Domain;
 use podvirt_proto::stats::DomainStats;
 

@@ -415,10 +415,11 @@ mod tests {
         let mut machines = Box::pin(machines_after_settings(&cluster, &known));
         let configured = |emulation: bool, secrets: &[&str]| {
             let configuration = json!({"developerConfiguration": {"useEmulation": emulation}});
-            let mut settings = Settings::default();
-            settings.configuration = serde_json::from_value(configuration).unwrap();
-            settings.image_pull_secrets = secrets.iter().map(|name| (*name).to_owned()).collect();
-            Some(Arc::new(settings))
+            Some(Arc::new(Settings {
+                configuration: serde_json::from_value(configuration).unwrap(),
+                image_pull_secrets: secrets.iter().map(|name| (*name).to_owned()).collect(),
+                ..Settings::default()
+            }))
         };
         let mut asked = |settings| {
             sender.send_replace(settings);

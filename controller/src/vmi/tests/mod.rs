@@ -211,9 +211,9 @@ fn a_pod_that_no_node_takes_is_made_anew_where_the_machine_may_run_now() {
         Arc::<Pod>::new(serde_json::from_value(pod).unwrap())
     };
     for phase_before in ["Pending", "Scheduling"] {
-        let same = look(&vmi(phase_before, "nowhere"), &[made.clone()]);
+        let same = look(&vmi(phase_before, "nowhere"), std::slice::from_ref(&made));
         assert_eq!((phase(&same), deleted(&same)), (Phase::Scheduling, vec![]));
-        let mended = look(&vmi(phase_before, "n1"), &[made.clone()]);
+        let mended = look(&vmi(phase_before, "n1"), std::slice::from_ref(&made));
         assert_eq!((phase(&mended), deleted(&mended)), (Phase::Pending, vec!["p1"]));
         assert_eq!(told(&mended).contains(&"PlacementChanged"), phase_before == "Scheduling");
         let taken = laid_over(json!({"spec": {"nodeName": "n2"}}));
