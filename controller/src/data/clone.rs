@@ -53,7 +53,7 @@ pub fn data_source(spec: &Value, namespace: &str) -> Option<(String, String)> {
 /// `storage` is the size that CDI then wants of a specification without a size.
 ///
 /// It is for a DataVolume whose claim is filled by another hand. CDI proves its author's right by a token as soon as the DataVolume is made,
-/// whether or not it ever copies, and whoever may change the DataVolume can have it copied later.
+/// whether or not it ever copies, and a user with the right to change the DataVolume can have it copied later.
 pub fn without_foreign_source(spec: &mut Value, namespace: &str, storage: Option<&Quantity>) {
     let is_foreign = Source::of(spec, namespace).is_some_and(|source| source.namespace != namespace);
     if !is_foreign && spec.get("sourceRef").is_none_or(Value::is_null) {

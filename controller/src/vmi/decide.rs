@@ -340,7 +340,7 @@ fn is_replaced(vmi: &VirtualMachineInstance, pod: &Pod) -> bool {
     !observe::is_done(pod) && !observe::is_terminating(pod) && template::is_misplaced(vmi, pod)
 }
 
-/// Deletes a pod that has no node. The next pod has the same name, and is made once this one is gone.
+/// Deletes a pod that has no node. The next pod has the same name, and is made once the deleted pod is gone.
 fn replace(pod: &Pod, decision: &mut Decision, now: Timestamp) {
     if phase(&decision.vmi) != Phase::Pending {
         set_phase(&mut decision.vmi.status, Phase::Pending, now);

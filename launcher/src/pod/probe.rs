@@ -7,7 +7,7 @@
 //! | the machine | `guestAgentPing` | `exec` |
 //! |---|---|---|
 //! | runs | the agent's answer | the program's |
-//! | is paused, whoever paused it | succeeds, and the agent is not asked | the program's |
+//! | is paused, by a user or by libvirt | succeeds, and the agent is not asked | the program's |
 //! | moves away | the agent's answer; a failure succeeds | the program's |
 //! | is to come | succeeds | succeeds |
 

@@ -137,9 +137,9 @@ pub(crate) fn set_ip_fields(
 pub(crate) enum SourcePort {
     /// Whatever the kernel chooses.
     Any,
-    /// This one of those that the kernel chooses from, with which it connects to other peers as well.
+    /// The guest's port within the range of the kernel's choice; the kernel may use the port for other peers as well.
     Chosen(u16),
-    /// This one, which is bound.
+    /// The guest's port, to which the socket is bound.
     Bound(u16),
 }
 

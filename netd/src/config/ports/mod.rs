@@ -186,7 +186,7 @@ impl Ports {
         self.steering.is_some() && (self.tcp.all || self.udp.all)
     }
 
-    /// Whether `all` has this port: whoever sends to it is heard.
+    /// Whether `all` has this port: datagrams of every peer to it reach the guest.
     pub fn all_covers(&self, proto: Proto, port: u16) -> bool {
         let spec = if proto == Proto::Tcp { &self.tcp } else { &self.udp };
         spec.all && !spec.except.iter().any(|r| r.contains(port)) && !self.reserved.contains(proto, port)
