@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants perf-scale perf-storage storage
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
-TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
+TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/lint-tools .config/bench-tools .config/deb-tools)
 export PATH := $(TOOLS)$(PATH)
 NEXTEST := cargo nextest run --locked $(if $(CI),--profile ci)
 # Tests with guests on this machine, and tests on the cluster. FILTER picks by name.
@@ -35,7 +35,7 @@ packages:
 	@e2e/setup packages
 
 tools: # cargo tools of lint and test
-	@e2e/setup tools
+	@e2e/setup tools; e2e/setup tools lint-tools
 
 BUILD = cargo build --profile $(PROFILE) --locked --bins
 
@@ -58,12 +58,8 @@ demo: ## a VM on a pod's sockets, without privilege: 40 s, 5 minutes the first t
 # Unoptimised and always of the whole workspace, so that nothing is compiled twice, and with the checks that release builds
 # leave out.
 test: PROFILE := dev
-test: tools build ## unit tests and the quick end-to-end set: what CI runs
-	cargo test --quiet --locked --workspace --doc
-	RUNS=20000 e2e/jail fuzz/run
-	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/(^|::)long_/)) and not ($(CLUSTER))'
-	e2e/artefact upstream-virtctl csi # upstream's virtctl and volumes are among what the cluster's tests need
-	RIGHTS=1 e2e/cluster/cluster with $(NEXTEST) --workspace -E '$(CLUSTER) and not test(/(^|::)long_/)'
+test: packages ## unit tests and the quick end-to-end set: what CI runs
+	@e2e/gate
 
 unit: ## unit, property and virtual-time tests; needs no root
 	@command -v cargo-nextest >/dev/null || { echo "no cargo-nextest: run make tools" >&2; exit 1; }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::v1;
-use podvirt_e2e::cluster::{ClientPod, Cluster, Manifest, Namespace, SOON, Security, prepare_volumes};
+use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, SOON, Security, prepare_volumes};
 
 /// A download of all of a large disk.
 const DOWNLOADED: Duration = Duration::from_secs(300);
@@ -226,9 +226,9 @@ fn disks_are_downloaded_as_they_are() {
     namespace.wait_gone::<v1::VirtualMachineExport>("theirs", SOON).unwrap();
 
     // Its time ends an export, with all that belongs to it.
-    export(&namespace, "short", source, ", ttlDuration: 20s");
+    export(&namespace, "short", source, ", ttlDuration: 60s");
     ready(&namespace, "short");
-    namespace.wait_gone::<v1::VirtualMachineExport>("short", SOON).unwrap();
+    namespace.wait_gone::<v1::VirtualMachineExport>("short", BOOT).unwrap();
     namespace.wait_gone::<Pod>("virt-export-short", SOON).unwrap();
 }
 

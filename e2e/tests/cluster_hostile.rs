@@ -19,7 +19,7 @@ use podvirt_e2e::until;
 use serde_json::{Value, json};
 
 /// From the request for a migration to one that copies memory.
-const UNDER_WAY: Duration = Duration::from_secs(90);
+const UNDER_WAY: Duration = Duration::from_secs(180);
 
 /// A node and the token of its virt-handler's pod.
 struct Taken<'c> {

@@ -135,7 +135,7 @@ fn a_machine_waits_for_what_it_names() {
     let claim = "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: disk, labels: \
                  {instancetype.kubevirt.io/default-instancetype: later, \
                  instancetype.kubevirt.io/default-instancetype-kind: VirtualMachineInstancetype}}, \
-                 spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}";
+                 spec: {storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}";
     namespace.apply(claim).unwrap();
     let of_claim =
         machine("inferred", "instancetype: {inferFromVolume: root}").replace("Always", "Halted").replace(

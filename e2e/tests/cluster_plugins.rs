@@ -15,26 +15,39 @@ use serde_json::{Value, json};
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
 
-/// Takes the plugins out of the cluster again.
-struct Registered<'c>(&'c Cluster);
+/// Takes its plugins out of the cluster again, and leaves those of tests beside this one.
+struct Registered<'c> {
+    cluster: &'c Cluster,
+    names: Vec<String>,
+}
 
 impl Registered<'_> {
     fn new<'c>(cluster: &'c Cluster, plugins: &Value) -> Registered<'c> {
-        let registered = Registered(cluster);
-        let binding = json!({"spec": {"configuration": {"network": {"binding": plugins}}}});
-        registered.patch(&binding).unwrap();
+        let names = plugins.as_object().unwrap().keys().cloned().collect();
+        let registered = Registered { cluster, names };
+        registered.patch(plugins).unwrap();
         registered
     }
 
-    fn patch(&self, patch: &Value) -> anyhow::Result<String> {
-        let text = patch.to_string();
-        self.0.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type=merge", "-p", &text])
+    fn patch(&self, plugins: &Value) -> anyhow::Result<String> {
+        let text = json!({"spec": {"configuration": {"network": {"binding": plugins}}}}).to_string();
+        self.cluster.kubectl(&[
+            "-n",
+            "kubevirt",
+            "patch",
+            "kubevirt",
+            "kubevirt",
+            "--type=merge",
+            "-p",
+            &text,
+        ])
     }
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        drop(self.patch(&json!({"spec": {"configuration": {"network": null}}})));
+        let none = self.names.iter().map(|name| (name.clone(), Value::Null)).collect();
+        drop(self.patch(&Value::Object(none)));
     }
 }
 

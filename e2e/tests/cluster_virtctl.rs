@@ -279,7 +279,14 @@ fn instance_types_are_written_and_credentials_changed_as_upstream_does() {
         let error = change(&["set-password", "--password=secret"]).unwrap_err().to_string();
         assert!(error.contains("no secrets assigned to UserPassword AccessCredentials"), "{name}: {error}");
     }
+}
 
+/// The settings of all daemons are one object: this test has the cluster alone.
+#[test]
+fn daemons_log_as_virtctl_asks() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let says = |tool: Tool, args: &[&str]| namespace.run(tool(&cluster).unwrap(), args);
     for (name, tool) in TOOLS {
         let shown = says(tool, &["adm", "log-verbosity", "--virt-api"]).unwrap();
         assert!(shown.contains("virt-api=2"), "{name}: {shown}");

@@ -7,6 +7,8 @@ use podvirt_api::v1::{
 };
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, SOON, Security};
 
+use super::moving::MOVE;
+
 /// A label of both nodes; takes it from them when it is dropped.
 struct Label<'c>(&'c Cluster, String);
 
@@ -57,7 +59,7 @@ fn a_migration_that_is_made_with_its_machine_waits_until_the_machine_runs() {
     label.set();
     let over =
         |migration: &Migration| matches!(migration.status.phase, Some(Phase::Succeeded | Phase::Failed));
-    let ended: Migration = namespace.wait("early", "the end of the migration", BOOT, over).unwrap();
+    let ended: Migration = namespace.wait("early", "the end of the migration", BOOT + MOVE, over).unwrap();
     assert_eq!(ended.status.phase, Some(Phase::Succeeded), "{:?}", ended.status.conditions);
     assert!(!told(&ended), "it waits no more");
     let moved = |vmi: &VirtualMachineInstance| {

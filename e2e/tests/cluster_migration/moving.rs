@@ -15,12 +15,12 @@ use podvirt_api::v1::{
 use podvirt_e2e::Console;
 use podvirt_e2e::cluster::{BOOT, Cluster, GONE, Manifest, Namespace, Node, Running, SOON};
 
-/// A command in the guest.
-pub(crate) const COMMAND: Duration = Duration::from_secs(30);
+/// A command in the guest, on a busy machine.
+pub(crate) const COMMAND: Duration = Duration::from_secs(120);
 /// A target pod, and 256 MiB of memory through three processes, on a busy machine.
 pub(crate) const MOVE: Duration = Duration::from_secs(180);
-/// A connection and its answer.
-const ANSWER: Duration = Duration::from_secs(5);
+/// A connection and its answer, on a busy machine.
+const ANSWER: Duration = Duration::from_secs(30);
 /// The port of the tiny guest's greeter.
 const GREETER: u16 = 7777;
 
