@@ -1,5 +1,6 @@
 //! The pod's sockets, made as the translators need them, and netd's own in the file system ([`unix`]).
 
+mod ip_fields;
 pub mod unix;
 
 use std::io;
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+pub(crate) use ip_fields::{IpFields, set_ip_fields};
+
 use crate::sys;
-use crate::wire::Ip;
 
 /// Connections that wait to be accepted, per listener; the kernel caps it by net.core.somaxconn.
 const BACKLOG: i32 = 1024;
@@ -93,43 +95,6 @@ impl PeekOffset {
     fn of_domain(self, domain: Domain) -> bool {
         if domain == Domain::IPV4 { self.v4 } else { self.v6 }
     }
-}
-
-/// What the headers of a connection's packets say beside addresses and ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IpFields {
-    /// TTL or hop limit.
-    pub(crate) ttl: u8,
-    /// The six bits of DSCP, in their place in the TOS or traffic class. ECN is between the two ends of a connection.
-    pub(crate) dscp: u8,
-}
-
-impl IpFields {
-    /// Those of a packet of the guest.
-    pub(crate) fn of(ip: &Ip) -> IpFields {
-        // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
-        IpFields { ttl: ip.ttl.max(1), dscp: ip.class & !3 }
-    }
-}
-
-/// Has a connection's packets say `fields` from now on; `now`: what they say already, if it is known. The socket's own DSCP is
-/// zero.
-///
-/// # Errors
-/// As setsockopt(2).
-pub(crate) fn set_ip_fields(
-    s: &Socket,
-    family: IpAddr,
-    fields: IpFields,
-    now: Option<IpFields>,
-) -> io::Result<()> {
-    if now.is_none_or(|now| now.ttl != fields.ttl) {
-        sys::set_ttl(s.as_fd(), family, fields.ttl)?;
-    }
-    if now.map_or(0, |now| now.dscp) != fields.dscp {
-        sys::set_class(s.as_fd(), family, fields.dscp)?;
-    }
-    Ok(())
 }
 
 /// The port that a connection comes from.
