@@ -116,6 +116,8 @@ pub struct Status {
     pub flows: [u32; 3],
     /// Open listeners.
     pub listeners: u32,
+    /// Whether TCP listeners leave clients without an answer, as the guest does not run.
+    pub silent: bool,
     /// TCP connections by state; states without any are left out.
     pub tcp_states: Vec<(&'static str, u32)>,
 }

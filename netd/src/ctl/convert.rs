@@ -41,6 +41,7 @@ pub(super) fn status(s: &Status, name: &str) -> proto::StatusResponse {
         udp_flows,
         echo_flows,
         listeners: s.listeners,
+        silent: s.silent,
         name: name.into(),
         tcp_states: s
             .tcp_states

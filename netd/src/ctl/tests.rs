@@ -58,6 +58,7 @@ impl Control for Fake {
             guest_seen: vec![IpAddr::from([10, 9, 0, 2])],
             flows: [3, 2, 1],
             listeners: 7,
+            silent: true,
             tcp_states: vec![("ESTABLISHED", 2), ("TIME-WAIT", 1)],
         })
     }
@@ -198,7 +199,7 @@ fn the_status_is_told() {
             "DNS          10.96.0.10 fd00:96::a",
             "Flows        3 TCP, 2 UDP, 1 echo",
             "             2 ESTABLISHED, 1 TIME-WAIT",
-            "Listeners    7",
+            "Listeners    7, silent: the guest does not run",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -385,6 +386,7 @@ fn counters_and_metrics_tell_the_same() {
             "netd_dropped_total{reason=\"spoofed\"} 0",
             "netd_flows{kind=\"udp\"} 2",
             "netd_listeners 7",
+            "netd_listeners_silent 1",
             "netd_frontend_connected 1",
             "netd_worker_running 1",
             "netd_uptime_seconds 61.5",

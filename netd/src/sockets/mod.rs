@@ -1,6 +1,7 @@
 //! The pod's sockets, made as the translators need them, and netd's own in the file system ([`unix`]).
 
 mod ip_fields;
+mod silence;
 pub mod unix;
 
 use std::io;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 pub(crate) use ip_fields::{IpFields, set_ip_fields};
+pub(crate) use silence::{answer_syns, drop_syns};
 
 use crate::sys;
 
@@ -225,11 +227,15 @@ pub(crate) fn finish_on_close(s: &Socket) {
     }
 }
 
-/// A listener on every address of the pod, both families if the pod has IPv6.
-pub(crate) fn listen_tcp(port: u16, peek: PeekOffset) -> io::Result<Socket> {
+/// A listener on every address of the pod, both families if the pod has IPv6. One that is `silent` answers no SYN.
+pub(crate) fn listen_tcp(port: u16, peek: PeekOffset, silent: bool) -> io::Result<Socket> {
     let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
     // Before a peer can connect. Where it fails each accepted socket gets its options by itself.
     bequeath_options(&s, peek);
+    if silent && let Err(error) = drop_syns(&s) {
+        // The port is worth more than its silence.
+        tracing::debug!(port, %error, "SO_ATTACH_FILTER");
+    }
     listen(&s)?;
     Ok(s)
 }
@@ -272,7 +278,7 @@ impl SteeredSockets {
         if let Some(s) = &udp {
             sys::set_recv_original_port(s.as_fd(), s.domain()? == Domain::IPV6)?;
         }
-        Ok(SteeredSockets { tcp: tcp.then(|| listen_tcp(0, PeekOffset::probe())).transpose()?, udp })
+        Ok(SteeredSockets { tcp: tcp.then(|| listen_tcp(0, PeekOffset::probe(), false)).transpose()?, udp })
     }
 
     /// Further descriptors of the same sockets.
@@ -427,7 +433,7 @@ mod tests {
     #[test]
     fn where_ipv4_alone_has_peek_offsets_what_a_dual_stack_listener_accepts_has_none() {
         let peek = PeekOffset { v4: true, v6: false };
-        let listener = listen_tcp(0, peek).unwrap();
+        let listener = listen_tcp(0, peek, false).unwrap();
         assert_eq!(listener.domain().unwrap(), Domain::IPV6);
         let at = listener.local_addr().unwrap().as_socket().unwrap();
         let _peer = TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
@@ -446,7 +452,7 @@ mod tests {
     #[test]
     fn what_is_urgent_before_a_listener_is_served_stays_in_line() {
         let steered = SteeredSockets::open(true, false).unwrap().tcp.unwrap();
-        for listener in [listen_tcp(0, PeekOffset::NONE).unwrap(), steered] {
+        for listener in [listen_tcp(0, PeekOffset::NONE, false).unwrap(), steered] {
             let at = listener.local_addr().unwrap().as_socket().unwrap();
             let peer = TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
             // A second mark takes the byte of the first one out of the queue, unless that is left in line.

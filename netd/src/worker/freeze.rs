@@ -19,6 +19,7 @@ use super::command::Command;
 use super::flows::Flow;
 use super::flows::TcpFlow;
 use super::listening::carriers::OutletId;
+use super::listening::silence::Silence;
 use super::turn::{Worker, fd, watch, watch_input};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
@@ -64,6 +65,7 @@ impl Worker {
             }
         }
         self.now = self.clock.now();
+        self.listening.silence.put_off(self.now);
         for command in later {
             self.on_command(command);
         }
@@ -119,6 +121,7 @@ impl Worker {
         self.life.frozen = true;
         let ports = std::mem::take(&mut state.ports);
         if self.peers.index == 0 {
+            self.listening.silence = Silence::inherited(self.now);
             self.listening.listeners.restore(ports, fds)?;
             self.list_inherited();
             self.listening.listeners.of_udp().for_each(|socket| self.carriers.add_listener(socket.clone()));

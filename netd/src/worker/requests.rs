@@ -119,6 +119,7 @@ impl Worker {
             Command::Listeners(reply) => {
                 let _ = reply.send(self.listening.listeners.of_tcp());
             }
+            Command::RenewSilence => self.renew_silence(),
             Command::AcceptWaiting(reply) => {
                 self.accept_waiting();
                 let _ = reply.send(());
@@ -160,6 +161,7 @@ impl Worker {
             self.services_up();
             self.listening.inquiry.start(self.now);
             self.set_pair_running(true);
+            self.guest_runs(true);
             // What happened while there was no ring waits for one.
             self.wake_all();
         } else {
@@ -183,6 +185,7 @@ impl Worker {
                 self.receiveq.publish();
                 self.set_pair_running(false);
                 self.listening.inquiry.stop();
+                self.guest_runs(false);
                 self.receiveq.take_ring()
             }
             TX => self.end_transmit(),
@@ -191,6 +194,19 @@ impl Worker {
         self.unwatch_ring(&ring);
         tracing::debug!(index, position = ring.next_avail(), "ring stopped");
         Some(ring)
+    }
+
+    /// The guest's driver receives by the first pair, or does no more: worker 0's listeners answer, or fall silent.
+    fn guest_runs(&mut self, runs: bool) {
+        match self.peers.index {
+            0 if runs => {
+                self.listening.silence.start();
+                // A driver that knows of its start finds them answering, unless they are many.
+                self.settle_silence();
+            }
+            0 => self.listening.silence.stop(self.now),
+            _ => {}
+        }
     }
 
     fn set_link(&mut self, link: Arc<Link>) {
@@ -247,6 +263,7 @@ impl Worker {
             guest_seen: self.guest.services.seen().to_vec(),
             flows,
             listeners: self.listening.listeners.open(),
+            silent: self.listening.silence.is_silent(),
             tcp_states: tcp_states.into_iter().filter(|s| s.1 > 0).collect(),
         }
     }

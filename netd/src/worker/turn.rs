@@ -162,6 +162,7 @@ impl Worker {
         self.peers.move_at = None;
         self.guest.services = Services::new();
         self.slow.forget_errors();
+        self.listening.silence.put_off(self.now);
         self.forget_answers();
         self.tx.forget_owed();
         self.refusals.forget_times();
@@ -211,6 +212,7 @@ impl Worker {
             self.on_deadlines();
             let mut more = self.transmit();
             self.flush_outboxes();
+            more |= self.settle_silence();
             more |= self.watch_some();
             more |= self.accept_some();
             more |= self.serve_heard();
@@ -273,6 +275,7 @@ impl Worker {
             self.slow.poll_at(),
             self.listening.retry_at(),
             self.listening.inquiry.poll_at(),
+            self.listening.silence.poll_at(),
             self.peers.move_at,
             self.tx.due_at(),
         ];
@@ -361,6 +364,7 @@ impl Worker {
         if self.listening.inquiry.poll_at().is_some_and(|at| at <= self.now) {
             self.ask_guest();
         }
+        self.listening.silence.poll(self.now);
     }
 
     /// Ends a datagram flow whose time has come, or waits on.

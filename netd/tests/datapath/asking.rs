@@ -12,6 +12,7 @@ use crate::bed::{
     Bed, GUEST_MAC, Listener, MAC, Namespace, Setup, TIMEOUT, assert_refused_late, eventually, exchange, tcp,
     udp, with_bed, with_pod,
 };
+use crate::silence::assert_no_answer;
 use crate::update::Process;
 
 fn asking() -> Setup {
@@ -148,16 +149,48 @@ fn questions_are_answered_by_any_pair() {
 }
 
 #[test]
-fn a_guest_without_a_device_has_its_ports_open() {
+fn a_port_that_is_refused_is_silent_without_a_device_and_the_next_guest_has_who_waits() {
     with_bed(asking(), |bed| {
         let [v4, _] = bed.families();
         refused(&bed.client, v4.pod(7000));
         bed.unplug();
-        let waiting = eventually("a connection", || bed.client.connect(v4.pod(7000)).ok());
-        // The next guest listens, and has the client that waited.
+        eventually("silence", || bed.netd.status().silent.then_some(()));
+        assert_no_answer(&bed.client, v4.pod(7000));
+        let client = bed.client.tcp(v4.pod(7000));
+        let waiting = std::thread::spawn(move || {
+            let connected = client.connect_timeout(&v4.pod(7000).into(), TIMEOUT);
+            connected.map(|()| TcpStream::from(client))
+        });
         let listener = bed.guest.listen(v4.any(7000));
         bed.plug();
+        let waiting = waiting.join().unwrap().unwrap();
         exchange(&waiting, &accepted(&listener, &waiting), 1000);
+    });
+}
+
+#[test]
+fn a_port_that_is_refused_is_silent_while_the_guest_is_paused() {
+    with_bed(asking(), |bed| {
+        let [v4, v6] = bed.families();
+        let listener = bed.guest.listen(v6.any(7000));
+        served(bed, &listener, v6.pod(7000));
+        refused(&bed.client, v4.pod(7001));
+        let pump = bed.pump.as_mut().unwrap();
+        pump.pause().unwrap();
+        let positions = pump.double().unwrap().stop_rings().unwrap();
+        // Still, for a while.
+        let e = bed.client.connect(v4.pod(7001)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::ConnectionRefused);
+        eventually("silence", || bed.netd.status().silent.then_some(()));
+        assert!(bed.netd.control.ports().iter().all(|p| !p.shut));
+        for to in [v4.pod(7001), v6.pod(7000)] {
+            assert_no_answer(&bed.client, to);
+        }
+        let pump = bed.pump.as_mut().unwrap();
+        pump.double().unwrap().go_on(&positions).unwrap();
+        pump.resume().unwrap();
+        served(bed, &listener, v6.pod(7000));
+        refused(&bed.client, v4.pod(7001));
     });
 }
 

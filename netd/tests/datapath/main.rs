@@ -28,6 +28,7 @@ mod pairs;
 mod peers;
 mod ports;
 mod services;
+mod silence;
 mod source_port;
 mod spinning;
 mod spoofing;

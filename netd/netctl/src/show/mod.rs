@@ -125,6 +125,7 @@ pub struct StatusView {
     flows: FlowCounts,
     tcp_states: BTreeMap<String, u32>,
     listeners: u32,
+    silent: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
 }
@@ -195,6 +196,7 @@ impl From<proto::StatusResponse> for StatusView {
             flows: FlowCounts { tcp: s.tcp_flows, udp: s.udp_flows, echo: s.echo_flows },
             tcp_states: s.tcp_states.into_iter().map(|s| (s.state, s.count)).collect(),
             listeners: s.listeners,
+            silent: s.silent,
             name: s.name,
         }
     }
@@ -255,7 +257,8 @@ pub fn status(s: &StatusView) -> String {
     line("Flows", format!("{} TCP, {} UDP, {} echo", s.flows.tcp, s.flows.udp, s.flows.echo));
     let states: Vec<String> = s.tcp_states.iter().map(|(state, n)| format!("{n} {state}")).collect();
     line("", states.join(", "));
-    line("Listeners", s.listeners.to_string());
+    let silent = if s.silent { ", silent: the guest does not run" } else { "" };
+    line("Listeners", format!("{}{silent}", s.listeners));
     table.text()
 }
 

@@ -108,6 +108,8 @@ impl Collector for Datapath {
             gauge(count).encode(family.encode_family(&[("kind", kind)])?)?;
         }
         single(&mut encoder, ("listeners", "Open listeners.", None), &gauge(status.listeners))?;
+        let help = "Whether TCP listeners leave clients without an answer, as the guest does not run.";
+        single(&mut encoder, ("listeners_silent", help, None), &gauge(i64::from(status.silent)))?;
         let help = "Whether a vhost-user frontend is connected.";
         single(
             &mut encoder,

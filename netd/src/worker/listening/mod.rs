@@ -4,6 +4,7 @@ mod accept;
 mod ask;
 pub(super) mod carriers;
 pub(super) mod inquiry;
+pub(super) mod silence;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,6 +20,7 @@ use crate::state::{self, Descriptors, InheritError, Named};
 use crate::time::Time;
 use carriers::PortSocket;
 use inquiry::Inquiry;
+use silence::Silence;
 
 /// Listeners of a predecessor that are looked after in one turn: each costs some system calls, and there may be ten
 /// thousand of them.
@@ -47,6 +49,8 @@ pub(super) struct Listener {
     pub(super) bequeaths: bool,
     /// epoll tells of it. What a predecessor had is watched when flows go on; see [`Worker::watch_some`].
     watched: bool,
+    /// It answers no SYN (TCP); none: that is not known.
+    silent: Option<bool>,
 }
 
 /// The listeners, and what is known of the guest's own.
@@ -55,6 +59,7 @@ pub(super) struct Listening {
     /// The guest is asked on which ports it listens.
     asks: bool,
     pub(super) inquiry: Inquiry,
+    pub(super) silence: Silence,
     /// Until when no connection is accepted, as descriptors ran out.
     retry: Option<Time>,
 }
@@ -62,7 +67,8 @@ pub(super) struct Listening {
 impl Listening {
     /// Without a listener; with `asks` the guest is asked on which ports it listens.
     pub(super) fn new(asks: bool) -> Listening {
-        Listening { listeners: Listeners::default(), asks, inquiry: Inquiry::default(), retry: None }
+        let (listeners, inquiry, silence) = Default::default();
+        Listening { listeners, asks, inquiry, silence, retry: None }
     }
 
     /// When a listener is tried again.
@@ -80,7 +86,7 @@ impl Listener {
     /// One that epoll does not know yet. No system call is made.
     fn inherited(socket: Socket, rule: PortRule, place: u32) -> Listener {
         let socket = Arc::new(PortSocket::new(socket, rule, place));
-        Listener { socket, bequeaths: false, watched: false }
+        Listener { socket, bequeaths: false, watched: false, silent: None }
     }
 
     /// One that epoll knows.
@@ -341,6 +347,10 @@ impl Worker {
                     self.listening
                         .listeners
                         .put(free, Entry { rule, socket, error: None, queued: false, shut: false });
+                    // Before the sockets are lent to a helper, no peer knows their ports.
+                    if self.listening.silence.is_silent() {
+                        self.listening.listeners.set_silent(free, true);
+                    }
                 }
                 Err(error) => tracing::warn!(?proto, %error, "the steered socket cannot be watched"),
             }
@@ -348,12 +358,13 @@ impl Worker {
     }
 
     fn open_port(&self, rule: PortRule, index: usize) -> Entry {
+        let silent = self.listening.silence.is_silent();
         let opened = match rule.proto {
-            Proto::Tcp => sockets::listen_tcp(rule.pod, self.peek),
+            Proto::Tcp => sockets::listen_tcp(rule.pod, self.peek, silent),
             Proto::Udp => sockets::listen_udp(rule.pod),
         }
         .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s))
-        .map(|s| Listener::watched(s, rule, index as u32, self.peek));
+        .map(|s| Listener { silent: Some(silent), ..Listener::watched(s, rule, index as u32, self.peek) });
         match opened {
             Ok(s) => {
                 if rule.proto == Proto::Udp {
