@@ -41,7 +41,8 @@ impl Mesh {
         match self {
             Mesh::Istio => &[15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090],
             Mesh::Linkerd => &[4140, 4143, 4190, 4191],
-            Mesh::Ambient => &[],
+            // The node's proxy has these sockets in each pod of its mesh.
+            Mesh::Ambient => &[15001, 15006, 15008, 15053],
         }
     }
 
@@ -58,6 +59,20 @@ impl Mesh {
             Mesh::Linkerd => matches!(annotation(), Some("enabled" | "ingress")),
         }
     }
+}
+
+/// What tells of a proxy in the pod: variables of the container netd's environment, and the places in the pod's metadata that they
+/// have their values from. Injectors write there when they put their proxies into a pod. The node's proxy of
+/// Istio's ambient mode leaves no mark before a container starts, but has its sockets by then: netd finds its ports taken.
+pub const MARKS: [(&str, &str); 2] = [
+    ("ISTIO_SIDECAR_STATUS", "metadata.annotations['sidecar.istio.io/status']"),
+    ("LINKERD_PROXY_VERSION", "metadata.annotations['linkerd.io/proxy-version']"),
+];
+
+/// Whether a mesh's proxy may be in the pod whose `environment` gives a variable's value. It may where a mark is not among the
+/// variables: pods of earlier releases have none.
+pub fn may_be_in_pod(environment: impl Fn(&str) -> Option<String>) -> bool {
+    MARKS.iter().any(|(name, _)| environment(name).is_none_or(|mark| !mark.is_empty()))
 }
 
 /// Most warnings of a machine's ports.
@@ -122,6 +137,29 @@ mod tests {
         assert!(linkerd.len() == 1 && linkerd[0].contains("ports[1]: port 4190"), "{linkerd:?}");
         let kernels = json!({"linkerd.io/inject": "enabled", annotation::MASQUERADE: "nftables"});
         assert_eq!(told(kernels), [""; 0]);
+    }
+
+    #[test]
+    fn a_machine_in_ambient_mode_is_warned_of_the_ports_that_the_nodes_proxy_has_in_its_pod() {
+        let ports = json!([{"port": 15008}, {"port": 15090}, {"port": 4190}]);
+        let machine = json!({"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}},
+            "spec": {"domain": {"devices": {"interfaces": [{"name": "default", "ports": ports}]}}}});
+        let told = warnings(&machine, "spec");
+        assert!(told.len() == 1 && told[0].contains("ports[0]: port 15008"), "{told:?}");
+    }
+
+    #[test]
+    fn a_proxy_may_be_where_an_injector_has_left_its_mark_or_no_mark_is_known() {
+        let pod = |istio: Option<&str>, linkerd: Option<&str>| {
+            may_be_in_pod(|name| {
+                let mark = if name == MARKS[0].0 { istio } else { linkerd };
+                mark.map(str::to_owned)
+            })
+        };
+        assert!(!pod(Some(""), Some("")), "no mesh, or Istio's ambient mode");
+        assert!(pod(Some("{\"containers\":[\"istio-proxy\"]}"), Some("")), "Istio's sidecar");
+        assert!(pod(Some(""), Some("edge-26.1.1")), "Linkerd");
+        assert!(pod(None, None), "a pod of an earlier release");
     }
 
     #[test]

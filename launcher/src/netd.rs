@@ -26,8 +26,8 @@ pub struct NetdSockets<'a> {
 
 /// The configuration of the netd that is told `spec`.
 ///
-/// `resolv_conf` is the pod's: the manifest's resolvers are added to it.
-pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -> File {
+/// `resolv_conf` is the pod's: the manifest's resolvers are added to it. `mesh`: a mesh's proxy may be in the pod, and has its ports.
+pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str, mesh: bool) -> File {
     let pod = Resolvers::parse(resolv_conf);
     let fqdn = fqdn(&spec, &pod);
     // Every field is named: one that is added has to find its place in netd's file.
@@ -88,6 +88,7 @@ pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -
             udp: Some(words(&ports, &port_ranges, PortProtocol::Udp)),
             // A list of ports is served by listeners: there is nothing to steer.
             steering: sockets.steering.filter(|_| all).and_then(path),
+            mesh: (!mesh && !all).then(|| "false".into()),
             ask_guest: ask_guest.then(|| "true".into()),
             ..Ports::default()
         },
@@ -208,7 +209,7 @@ mod tests {
             steering,
             hold: None,
         };
-        netd_file(NetdSpec::of(vmi, 0).unwrap(), &sockets, RESOLV_CONF).to_yaml().unwrap()
+        netd_file(NetdSpec::of(vmi, 0).unwrap(), &sockets, RESOLV_CONF, true).to_yaml().unwrap()
     }
 
     #[test]
@@ -247,7 +248,7 @@ mod tests {
                 hold: None,
             };
             let told = (0..vmi.spec.domain.devices.interfaces.len()).map(|i| {
-                let config = netd_file(NetdSpec::of(&vmi, i).unwrap(), &sockets, "");
+                let config = netd_file(NetdSpec::of(&vmi, i).unwrap(), &sockets, "", true);
                 (
                     config.interface.unwrap_or_default(),
                     config.bind_interface.is_some_and(|bind| bind == "true"),
@@ -282,7 +283,7 @@ mod tests {
             steering: None,
             hold: None,
         };
-        let text = |spec: &NetdSpec| netd_file(spec.clone(), &sockets, "").to_yaml().unwrap();
+        let text = |spec: &NetdSpec| netd_file(spec.clone(), &sockets, "", true).to_yaml().unwrap();
         assert!(!text(&spec).contains("queue_pairs") && !text(&spec).contains("metrics"));
         (spec.queue_pairs, spec.metrics_port) = (Some(4), Some(9100));
         assert!(text(&spec).contains("queue_pairs: \"4\"\n"), "{}", text(&spec));

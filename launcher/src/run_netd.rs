@@ -3,7 +3,7 @@
 //! What netd is told of its machine comes in the environment ([`NetdSpec`] in [`ENVIRONMENT`]), since a sidecar runs
 //! before virt-handler could hand anything to it. From that and the pod's resolv.conf netd's configuration is written
 //! beside the sockets, and the process becomes netd: process 1 of its container, which the kubelet starts again when
-//! it ends.
+//! it ends. Whether a mesh has put its proxy into the pod stands beside it in the environment ([`podvirt_api::mesh::MARKS`]).
 //!
 //! Pods of earlier releases have a part of the machine's manifest in `VMI_JSON` in place of that. Their sidecar's image
 //! may be exchanged while the machine runs, and the environment stays as it was: such a pod is served as before.
@@ -16,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use podvirt_api::names::path;
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
-use podvirt_api::{ParseError, VirtualMachineInstance, defaults};
+use podvirt_api::{ParseError, VirtualMachineInstance, defaults, mesh};
 use serde_json::Value;
 
 use crate::log;
@@ -34,12 +34,13 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The environment does not say what netd is to serve, it has no such interface, or more than one where none is named,
 /// or netd cannot be started.
 pub fn run(program: &Path, interface: Option<&str>) -> Result<Infallible> {
-    let spec = spec(|name| std::env::var(name).ok(), interface)?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let spec = spec(environment, interface)?;
     let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
     let file = Path::new(path::NETD).join(format!("n{}.yaml", spec.index));
-    let config = config(spec, &resolv_conf)?;
+    let config = config(spec, &resolv_conf, mesh::may_be_in_pod(environment))?;
     std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
-    let log = log::filter(None, |name| std::env::var(name).ok());
+    let log = log::filter(None, environment);
     let error = Command::new(program).arg("--config").arg(&file).env(log::RUST_LOG, log).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
@@ -66,19 +67,19 @@ pub fn spec(environment: impl Fn(&str) -> Option<String>, wanted: Option<&str>) 
     }
 }
 
-/// The text of netd's configuration file for `spec`.
+/// The text of netd's configuration file for `spec`; `mesh`: a mesh's proxy may be in the pod.
 ///
 /// # Errors
 ///
 /// Something cannot be written as YAML.
-pub fn config(spec: NetdSpec, resolv_conf: &str) -> Result<String> {
+pub fn config(spec: NetdSpec, resolv_conf: &str, mesh: bool) -> Result<String> {
     let index = spec.index;
     let (socket, control, steering) =
         (path::netd_socket(index), path::netd_control(index), path::netd_ports(index));
     let hold = path::netd_hold(index);
     let sockets =
         NetdSockets { vhost_user: &socket, control: &control, steering: Some(&steering), hold: Some(&hold) };
-    Ok(netd_file(spec, &sockets, resolv_conf).to_yaml()?)
+    Ok(netd_file(spec, &sockets, resolv_conf, mesh).to_yaml()?)
 }
 
 /// The same from a part of the machine's manifest, as earlier releases wrote it.
@@ -132,7 +133,7 @@ mod tests {
 
     fn read(variable: &str, json: &str, wanted: Option<&str>) -> Result<(usize, String)> {
         let spec = spec(|name| (name == variable).then(|| json.to_owned()), wanted)?;
-        Ok((spec.index, config(spec, "nameserver 10.96.0.10\n")?))
+        Ok((spec.index, config(spec, "nameserver 10.96.0.10\n", true)?))
     }
 
     #[test]
@@ -150,6 +151,22 @@ mod tests {
         assert!(text.contains("steering: /var/run/kubevirt/netd/n0.ports"), "{text}");
         assert!(text.contains("hold:\n  socket: /var/run/kubevirt/netd/hold"), "{text}");
         assert_eq!(read(VMI_JSON, &json, None).unwrap(), (index, text), "a pod of an earlier release");
+    }
+
+    #[test]
+    fn a_listed_port_of_a_meshs_is_the_guests_where_no_mesh_is_in_the_pod() {
+        let told = |ports: Value, mesh| {
+            let interfaces = json!([{"name": "default", "ports": ports}]);
+            let json = earlier(&interfaces, &json!([{"name": "default", "pod": {}}]));
+            let spec = spec(|name| (name == VMI_JSON).then(|| json.clone()), None).unwrap();
+            let text = config(spec, "", mesh).unwrap();
+            let reserved = netd::config::file::File::parse(&text).unwrap().check().unwrap().ports.reserved;
+            [4190, 15090, 15001].map(|port| reserved.contains(netd::port::Proto::Tcp, port))
+        };
+        let listed = || json!([{"port": 4190}, {"port": 15090}, {"port": 7777}]);
+        assert_eq!(told(listed(), true), [true; 3]);
+        assert_eq!(told(listed(), false), [false, false, true]);
+        assert_eq!(told(json!([]), false), [true; 3], "all ports: a mesh may come");
     }
 
     #[test]

@@ -221,7 +221,7 @@ fn start_netd(
     let control = rundir.join(&format!("net/{name}.ctl"));
     let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
     let sockets = NetdSockets { vhost_user: socket, control: &control, steering: None, hold: None };
-    let config = netd_file(spec, &sockets, &resolv_conf).to_yaml()?;
+    let config = netd_file(spec, &sockets, &resolv_conf, true).to_yaml()?;
     let file = rundir.join(&format!("net/{name}.yaml"));
     std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
     daemons.start(Program {

@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use netd::config::Config;
 use netd::config::file::File;
 use netd::net::Mode;
+use netd::port::Proto;
+use podvirt_api::mesh;
 use podvirt_api::v1::VirtualMachineInstance;
 use serde_json::{Value, json};
 use virt_controller::template::{Images, launcher_pod};
@@ -37,8 +39,10 @@ fn environments(pod: &Value) -> Vec<Vec<Value>> {
 fn configurations(machine: &Value) -> Vec<Config> {
     let of = |environment: Vec<Value>| {
         let variable = |name: &str| environment.iter().find(|v| v["name"] == name);
-        let get = |name: &str| Some(variable(name)?["value"].as_str().unwrap().to_owned());
-        let text = run_netd::config(run_netd::spec(get, None).unwrap(), RESOLV_CONF).unwrap();
+        // What the kubelet takes from an annotation that the pod has not is empty.
+        let get = |name: &str| Some(variable(name)?["value"].as_str().unwrap_or_default().to_owned());
+        let spec = run_netd::spec(get, None).unwrap();
+        let text = run_netd::config(spec, RESOLV_CONF, mesh::may_be_in_pod(get)).unwrap();
         File::parse(&text).unwrap().check().unwrap_or_else(|problems| panic!("{problems}\n{text}"))
     };
     environments(&pod(machine)).into_iter().map(of).collect()
@@ -185,6 +189,22 @@ fn no_secret_is_in_a_pods_environment() {
             "{}: {text}",
             container["name"]
         );
+    }
+}
+
+/// A mesh's ports are the guest's where the machine lists them and no injector has left a mark on the pod.
+#[test]
+fn a_machine_in_no_mesh_has_the_ports_that_it_lists() {
+    let mut machine = everything();
+    machine["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!([{"port": 4190}, {"port": 15090}]);
+    let [first, second] = configurations(&machine).try_into().unwrap();
+    let reserved = |config: &Config| [4190, 15090].map(|p| config.ports.reserved.contains(Proto::Tcp, p));
+    assert_eq!((reserved(&first), reserved(&second)), ([false; 2], [true; 2]));
+    for environment in environments(&pod(&machine)) {
+        for (name, field) in mesh::MARKS {
+            let mark = environment.iter().find(|v| v["name"] == name).unwrap();
+            assert_eq!(mark["valueFrom"]["fieldRef"]["fieldPath"], field);
+        }
     }
 }
 

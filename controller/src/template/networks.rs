@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use podvirt_api::kernel::BRIDGE;
 use podvirt_api::mac::MacAddr;
 use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
@@ -20,7 +20,7 @@ use podvirt_api::v1::{
     Interface, KubeVirtConfiguration, MultusNetwork, Network, VirtualMachineInstance,
     VirtualMachineInstanceNetworkInterface,
 };
-use podvirt_api::{ParseError, defaults};
+use podvirt_api::{ParseError, defaults, mesh};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -294,15 +294,25 @@ pub(super) fn netds(
             ));
         }
         let told = EnvVar { name: ENVIRONMENT.into(), value: Some(value), value_from: None };
+        let environment = std::iter::once(told).chain(marks()).chain(verbosity::variable(vmi, config)?);
         Ok(Container {
             command: Some(vec![LAUNCHER.to_owned(), "run-netd".into()]),
-            env: Some(std::iter::once(told).chain(verbosity::variable(vmi, config)?).collect()),
+            env: Some(environment.collect()),
             restart_policy: Some(SIDECAR.into()),
             volume_mounts: Some(vec![mount(pod::volume::NETD, path::NETD)]),
             ..own(&pod::netd(index), config, images, &resources.netd)
         })
     };
     (0..interfaces.len()).filter(by_netd).map(container).collect()
+}
+
+/// Whether a mesh has put its proxy into the pod: what its injector writes into the pod is not there yet.
+fn marks() -> impl Iterator<Item = EnvVar> {
+    mesh::MARKS.into_iter().map(|(name, field)| {
+        let field = ObjectFieldSelector { field_path: field.into(), ..ObjectFieldSelector::default() };
+        let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
+        EnvVar { name: name.into(), value: None, value_from: Some(source) }
+    })
 }
 
 /// The machine as the launcher will read it, with its defaults: netd and the domain must come to the same addresses.

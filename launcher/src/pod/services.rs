@@ -183,7 +183,7 @@ fn config(vmi: &VirtualMachineInstance, one: &Place, resolv_conf: &str) -> Resul
     // There is no netd: nothing is opened at these.
     let (socket, control) = (path::netd_socket(one.index), path::netd_control(one.index));
     let sockets = NetdSockets { vhost_user: &socket, control: &control, steering: None, hold: None };
-    let mut config = netd_file(spec, &sockets, resolv_conf).check()?;
+    let mut config = netd_file(spec, &sockets, resolv_conf, true).check()?;
     config.mac = one.mac;
     Ok(config)
 }

@@ -13,6 +13,7 @@ use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRo
 use super::{SandboxMode, SpinMode};
 use crate::limits::{MAX_ASKED, MAX_QUEUE_PAIRS};
 use crate::net::{DhcpOption, Mode};
+use crate::port::Proto;
 use crate::wire::MacAddr;
 
 /// The least MTU of an IPv4 link (RFC 791, section 3.2).
@@ -325,10 +326,15 @@ fn ports(p: &mut Problems, file: &file::Ports) -> Ports {
     };
     let tcp = spec(&file.tcp, "ports.tcp", default.tcp);
     let udp = spec(&file.udp, "ports.udp", default.udp);
-    let reserved = match &file.reserved {
+    let mut reserved = match &file.reserved {
         Some(words) => Reserved::read(&words.0, "ports.reserved", p),
         None => default.reserved,
     };
+    let mesh = p.from_str("ports.mesh", file.mesh.as_deref(), "'true' or 'false' is").unwrap_or(true);
+    if !mesh {
+        reserved.give_way(Proto::Tcp, &tcp);
+        reserved.give_way(Proto::Udp, &udp);
+    }
     let budget = p.integer("ports.all_ports_budget", file.all_ports_budget.as_deref(), 0, 131_070);
     let all_ports_budget = budget.and_then(|n| u32::try_from(n).ok()).unwrap_or(default.all_ports_budget);
     let steering = socket_path(p, "ports.steering", file.steering.as_deref());

@@ -68,6 +68,9 @@ pub struct Args {
     /// Presets and ports that are never forwarded: istio, linkerd, 9000-9010; or none (ports.reserved)
     #[arg(long, value_name = "PORTS")]
     pub reserved: Option<String>,
+    /// A mesh's proxy may be in the pod, default true; false: listed ports of the presets are forwarded (ports.mesh)
+    #[arg(long, value_name = "BOOL")]
+    pub mesh: Option<String>,
     /// Where the sockets of 'all' ports are lent to the helper that can steer every port to them (ports.steering)
     #[arg(long, value_name = "PATH")]
     pub steering: Option<String>,
@@ -119,6 +122,7 @@ impl Args {
         words(&mut file.ports.tcp, &self.tcp_ports);
         words(&mut file.ports.udp, &self.udp_ports);
         words(&mut file.ports.reserved, &self.reserved);
+        text(&mut file.ports.mesh, &self.mesh);
         text(&mut file.ports.steering, &self.steering);
         text(&mut file.ports.ask_guest, &self.ask_guest);
         text(&mut file.hold.socket, &self.hold);

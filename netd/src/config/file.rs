@@ -159,6 +159,8 @@ pub struct Ports {
     pub udp: Option<Words>,
     /// Presets, ports and ranges.
     pub reserved: Option<Words>,
+    /// true or false.
+    pub mesh: Option<String>,
     /// Listeners.
     pub all_ports_budget: Option<String>,
     /// Path.

@@ -7,7 +7,7 @@ use super::file::{File, Words};
 use super::ports::{PortSpec, Reserved};
 use super::*;
 use crate::egress::{Action, Egress};
-use crate::port::PortMap;
+use crate::port::{PortMap, Proto};
 
 const FULL: &str = r#"
 vhost_user: { socket: /run/netd/vm.sock, mode: client, queue_pairs: 4 }
@@ -313,6 +313,21 @@ fn a_file_that_cannot_be_used_is_named() {
     assert!(error.to_string().contains("netd.yaml"), "{error}");
     std::fs::write(&path, "vhost_user: { socket: /run/vm.sock }").unwrap();
     assert!(Config::load(&args).is_ok());
+}
+
+#[test]
+fn where_no_mesh_can_be_listed_ports_of_its_presets_are_forwarded() {
+    let ports = |more: &str| {
+        check(&format!("vhost_user: {{ socket: /a }}\nports: {{ tcp: [4190, 15090], udp: none{more} }}"))
+    };
+    let reserved = |more: &str| {
+        let reserved = ports(more).unwrap().ports.reserved;
+        [4190, 15090, 15001].map(|port| reserved.contains(Proto::Tcp, port))
+    };
+    assert_eq!(reserved(""), [true; 3]);
+    assert_eq!(reserved(", mesh: true"), [true; 3]);
+    assert_eq!(reserved(", mesh: false"), [false, false, true]);
+    assert!(ports(", mesh: perhaps").is_err());
 }
 
 #[test]

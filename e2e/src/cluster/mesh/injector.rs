@@ -52,6 +52,13 @@ pub(super) fn inject(pod: &mut Value) {
     } else {
         (init("linkerd-init", "", &rules::linkerd()), linkerd_proxy(native))
     };
+    // By these marks a pod is known to have a proxy.
+    let (mark, value) = if istio {
+        ("sidecar.istio.io/status", r#"{"containers":["istio-proxy"]}"#)
+    } else {
+        ("linkerd.io/proxy-version", "test")
+    };
+    pod["metadata"]["annotations"][mark] = json!(value);
     let spec = &mut pod["spec"];
     list(spec, "volumes", |all| {
         all.push(json!({"name": "istio-envoy", "emptyDir": {"medium": "Memory"}}));

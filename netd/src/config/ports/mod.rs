@@ -14,7 +14,8 @@
 //! `all` means every port that is neither reserved nor ephemeral (a listener on an ephemeral port would now
 //! and then take the port of an outgoing connection), up to a budget: each listener costs about 5 KiB of
 //! kernel memory and a descriptor. Reserved ports belong to a service mesh's proxy in the same pod; they are
-//! never forwarded, not even by an explicit entry.
+//! never forwarded, not even by an explicit entry, unless it is known that no such proxy can be there
+//! ([`Reserved::give_way`]).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -129,6 +130,21 @@ impl Reserved {
     /// Adds one TCP port, e.g. one on which netd itself listens.
     pub fn add_tcp(&mut self, port: u16) {
         self.tcp.push(PortRange::one(port));
+    }
+
+    /// Where no mesh's proxy can be in the pod: the ports of presets that `spec` names are not reserved any more. `all` goes on
+    /// without those that it does not name, as a mesh may take the pod in while it runs.
+    pub fn give_way(&mut self, proto: Proto, spec: &PortSpec) {
+        let (ranges, presets) = match proto {
+            Proto::Tcp => (&mut self.tcp, [ISTIO_TCP, LINKERD_TCP]),
+            Proto::Udp => (&mut self.udp, [ISTIO_UDP, &[]]),
+        };
+        let named = |port: u16| spec.maps.iter().any(|map| map.pod.contains(port));
+        let gives_way = |range: PortRange| {
+            let (first, last) = range.bounds();
+            first == last && presets.iter().any(|preset| preset.contains(&first)) && named(first)
+        };
+        ranges.retain(|range| !gives_way(*range));
     }
 
     /// Whether the port is reserved.

@@ -100,6 +100,32 @@ fn reserved_takes_presets_and_ranges() {
     assert_eq!(problems.0[0].field, "ports.reserved[2]");
 }
 
+#[test]
+fn a_port_of_a_preset_is_the_guests_where_it_is_listed_and_no_mesh_can_be() {
+    let given_way = |tcp: &str, udp: &str| {
+        let mut problems = Problems::default();
+        let words = ["istio", "linkerd", "4189-4190", "9000"].map(str::to_owned);
+        let mut ports = Ports {
+            tcp: read(tcp).unwrap(),
+            udp: read(udp).unwrap(),
+            reserved: Reserved::read(&words, "ports.reserved", &mut problems),
+            all_ports_budget: 131_070,
+            ..Ports::default()
+        };
+        ports.reserved.give_way(Proto::Tcp, &ports.tcp);
+        ports.reserved.give_way(Proto::Udp, &ports.udp);
+        expand(&ports, None)
+    };
+    // What the operator reserves stays reserved, and so do ports that a list does not name.
+    let out = given_way("7777,15090,4143:80,4190,9000", "15053");
+    let reserved: Vec<u16> = out.reserved.iter().map(|rule| rule.pod).collect();
+    assert_eq!(reserved, [4190, 9000]);
+    assert_eq!(pairs(&out), [(4143, 80), (7777, 7777), (15090, 15090), (15053, 15053)]);
+    let out = given_way("all,15090", "none");
+    let has = |port| out.rules.iter().any(|rule| rule.pod == port);
+    assert!(has(15090) && !has(15001) && !has(4143));
+}
+
 fn range() -> impl Strategy<Value = PortRange> {
     (1..=u16::MAX, 0..200u16)
         .prop_filter_map("in range", |(first, span)| PortRange::new(first, first.checked_add(span)?))
