@@ -332,3 +332,67 @@ fn write_datagram(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::ports::Ports;
+    use crate::counters::Counters;
+    use crate::flow::{Key, Kind};
+    use crate::limits::{Limits, Timeouts};
+    use crate::net::test_link;
+    use crate::shared::Shared;
+    use crate::sockets::PeekOffset;
+    use crate::time::Clock;
+    use crate::worker::command::{Command, mailbox};
+    use crate::worker::peers::Peers;
+    use crate::worker::source_ports::SourcePorts;
+    use crate::worker::turn::Parts;
+
+    #[test]
+    fn of_a_run_that_meets_a_full_backlog_the_datagrams_alone_that_were_not_passed_are_dropped() {
+        const LEN: usize = 100;
+        let (mailboxes, mut inboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| mailbox().unwrap()).unzip();
+        let other = inboxes.pop().unwrap();
+        let limits = Limits::default();
+        let shared = Arc::new(Shared::new(2, &limits, Clock::new()));
+        let counters = Arc::new(Counters::default());
+        let parts = Parts {
+            limits,
+            timeouts: Timeouts::default(),
+            link: Arc::new(test_link()),
+            asks: false,
+            counters: counters.clone(),
+            peek: PeekOffset::NONE,
+            spins: false,
+            peers: Peers::new(0, shared.clone(), mailboxes.into()),
+            carriers: Arc::default(),
+            source_ports: SourcePorts::of_pod(&Ports::default()),
+        };
+        let mut worker = Worker::new(parts, inboxes.pop().unwrap()).unwrap();
+        // The flow is the other worker's, for which two datagrams may still wait.
+        let peer = "192.0.2.1:5000".parse().unwrap();
+        let key = Key { kind: Kind::Udp, guest: "10.9.0.2:53".parse().unwrap(), peer };
+        shared.directory.claim(&key, 1).unwrap();
+        for bytes in [1 << 20, 1 << 10, 1] {
+            while shared.backlogs[1].add(bytes) {}
+        }
+        shared.backlogs[1].done(2 * (LEN + PASSED_COST) + LEN);
+        let run = Datagram {
+            payload: &[0; 5 * LEN],
+            from: peer,
+            to: None,
+            to_port: None,
+            ttl: None,
+            class: 0,
+            segment: Some(LEN as u16),
+        };
+        worker.deliver_buffer(Origin::Outlet(OutletId::from_bits(53)), &run, &mut 0).unwrap();
+        let passed = std::iter::from_fn(|| other.next());
+        assert_eq!(passed.filter(|command| matches!(command, Command::Datagram(_))).count(), 2);
+        assert_eq!(counters.dropped(Reason::PairBacklog), 3);
+        assert_eq!(Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum::<u64>(), 3);
+    }
+}
