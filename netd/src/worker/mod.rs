@@ -30,8 +30,8 @@
 //! | part | what it is | where |
 //! |---|---|---|
 //! | `tx` | the transmit ring and its present batch | `transmit` |
-//! | `port`, `queues`, `in_hand` | the receive ring, what has something for it, and what was received for it already | `receive` |
-//! | `listening`, `carriers` | listeners, and the sockets that they share with flows | `listening` |
+//! | `receiveq`, `queues`, `in_hand` | the receive ring, what has something for it, and what was received for it already | `receive` |
+//! | `listening`, `carriers` | listeners, whether they are silent, and the sockets that they share with flows | `listening` |
 //! | `flows`, `over`, `hold_budget`, `echoes` | the flows and what they share | `flows`, `stream`, `datagrams`, `echo`, `connect`, `evict` |
 //! | `guest`, `slow` | what is known of the guest, its services, fragments and errors | `guest`, `slow` |
 //! | `peers` | the other workers | `peers` |

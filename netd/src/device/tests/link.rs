@@ -177,7 +177,7 @@ fn no_port_is_bound_that_is_reserved_or_not_the_guests_own() {
                 put(to, tag::UDP, &shared);
             });
             new.load(&bytes).unwrap();
-            // Taken by another socket: then this one finds it so, as netd's may be shared with its like alone.
+            // netd's socket shares its port with sockets alone that have SO_REUSEADDR, which this socket has not.
             assert_eq!(UdpSocket::bind("0.0.0.0:40053").is_err(), bound, "{guest}");
         }
     });
