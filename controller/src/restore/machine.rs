@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use podvirt_api::admission::snapshot::PATCHED_PATHS;
 use podvirt_api::defaults::uuid;
 use podvirt_api::names::label;
 use podvirt_api::patch::Patch;
@@ -13,9 +14,6 @@ use podvirt_api::v1::{
 
 use super::decide::is_kept;
 use crate::data::look::name_of;
-
-/// Beginnings of the paths that patches of a restore may change; admission allows the same.
-const PATCHED_PATHS: [&str; 3] = ["/metadata/labels/", "/metadata/annotations/", "/spec/"];
 
 /// Why a restore leads to no machine.
 #[derive(Debug, thiserror::Error)]
