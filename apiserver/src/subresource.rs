@@ -227,14 +227,19 @@ impl Subresources {
         Ok(StatusCode::ACCEPTED.into_response())
     }
 
-    /// Takes back that an instance is to leave its node. A migration that was made for it goes on.
+    /// Takes off the mark by which an eviction tells an instance to leave its node. virt-controller aborts the migration that was made for it.
     async fn evacuate_cancel(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
         let options: EvacuateCancelOptions = options::read(body)?;
         let dry_run = options::is_dry_run(&options.dry_run)?;
         let api: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
         let kind = Kind::Instance.in_errors();
         let vmi = api.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
-        if vmi.status.evacuation_node_name.is_some() {
+        if let Some(node) = &vmi.status.evacuation_node_name {
+            let wanted = &options.evacuation_node_name;
+            if !wanted.is_empty() && wanted != node {
+                let why = format!("it is to leave node {node}, not {wanted}");
+                return Err(Status::conflict(kind, &target.name, &why));
+            }
             // Whatever else changes meanwhile: the mark goes.
             let change =
                 json!({"metadata": {"uid": vmi.metadata.uid}, "status": {"evacuationNodeName": null}});

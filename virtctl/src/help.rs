@@ -88,7 +88,8 @@ Ctrl+] or Ctrl+5 leaves the console.",
   # Let all virtual machines stay on node 'mynode':
   virtctl evacuate-cancel node mynode
 
-A migration that was made for it goes on: migrate-cancel ends it.",
+The migration that was made for it ends, unless the guest has moved. What else evicts, such as kubectl drain, marks the
+virtual machine again, and a node with the drain taint is emptied all the same.",
     ),
     (
         "expand",

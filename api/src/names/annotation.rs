@@ -34,6 +34,8 @@ pub const EVICT_ONLY: &str = "descheduler.alpha.kubernetes.io/request-evict-only
 pub const EVICTION_IN_PROGRESS: &str = "descheduler.alpha.kubernetes.io/eviction-in-progress";
 /// Node that a migration empties: on a migration that was made for an eviction.
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
+/// UID of the machine that an eviction marked to leave its node: on the migration that was made for the mark, podvirt's own.
+pub const EVACUATED_MACHINE_UID: &str = "podvirt.io/evacuated-machine-uid";
 /// On a migration that was made for what a machine's pod lacks.
 pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
 /// Port of the pod at which the netd of a machine's first interface serves metrics: on the machine, podvirt's own.

@@ -198,6 +198,14 @@ async fn a_migration_is_made_and_an_evacuation_taken_back() {
         assert_eq!((method, path), (Method::PATCH, format!("{VMI}?")));
         assert_eq!(change["status"], json!({"evacuationNodeName": null}));
     }
+    let before = world.writes().len();
+    let path = "virtualmachineinstances/vm1/evacuate/cancel";
+    let (code, message) = put(&world, path, r#"{"evacuationNodeName": "node2"}"#).await;
+    assert_eq!(code, 409);
+    assert!(message.ends_with("it is to leave node node1, not node2"), "{message}");
+    assert_eq!(world.writes().len(), before);
+    assert_eq!(put(&world, path, r#"{"evacuationNodeName": "node1"}"#).await.0, 202);
+    assert_eq!(world.writes().len(), before + 1);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use podvirt_api::migration::{defaults, eviction_strategy, is_final, migratable};
+use podvirt_api::migration::{defaults, eviction_strategy, has_ended, is_at_target, is_final, migratable};
 use podvirt_api::names::{MIGRATION_FINALIZER, annotation, label, label_value};
 use podvirt_api::v1::{
     EvictionStrategy, KubeVirtConfiguration, MigrationPriority, VirtualMachineInstance,
@@ -23,6 +23,8 @@ type Machine = Arc<VirtualMachineInstance>;
 pub struct Plan {
     /// Machines to migrate now.
     pub migrate: Vec<Machine>,
+    /// Migrations to abort: their machines' evacuations were cancelled.
+    pub abort: Vec<Arc<Migration>>,
     /// Machines that are to leave and cannot, and why.
     pub blocked: Vec<(Machine, String)>,
 }
@@ -77,7 +79,7 @@ pub fn plan(
         *of_node.entry(machine.status.node_name.as_deref().unwrap_or_default()).or_default() += 1;
     }
     let mut room = limits.cluster.saturating_sub(evacuating.len());
-    let mut plan = Plan::default();
+    let mut plan = Plan { abort: cancelled(machines, migrations, tainted), ..Plan::default() };
     let mut leaving: Vec<&Machine> = machines
         .iter()
         .filter(|machine| leaves(machine, tainted, config) && !moving.contains(&of(machine)))
@@ -120,11 +122,46 @@ fn leaves(
         }
 }
 
+/// Open migrations that were made for an eviction's mark which their machines no longer have.
+///
+/// A machine whose guest is at the target is not called back. What was made for a node's taint is no eviction's.
+fn cancelled(
+    machines: &[Machine],
+    migrations: &[Arc<Migration>],
+    tainted: &BTreeSet<String>,
+) -> Vec<Arc<Migration>> {
+    let by_uid: BTreeMap<&str, &Machine> = machines
+        .iter()
+        .filter_map(|machine| Some((machine.metadata.uid.as_deref()?, machine)))
+        .collect();
+    let is_cancelled = |migration: &Migration| {
+        let annotations = migration.annotations();
+        let uid = annotations.get(annotation::EVACUATED_MACHINE_UID).map(String::as_str);
+        let Some(machine) = uid.and_then(|uid| by_uid.get(uid)) else { return false };
+        let (status, node) = (&machine.status, annotations.get(annotation::EVACUATION_MIGRATION));
+        let state = status.migration_state.as_ref();
+        let own = state.filter(|state| state.migration_uid == migration.metadata.uid);
+        machine.metadata.namespace == migration.metadata.namespace
+            && node.is_some_and(|node| !tainted.contains(node))
+            && status.node_name.as_ref() == node
+            && status.evacuation_node_name.as_ref() != node
+            && own.is_none_or(|state| !is_at_target(state) && !has_ended(state))
+    };
+    let open = migrations.iter().filter(|m| !is_final(m) && m.metadata.deletion_timestamp.is_none());
+    open.filter(|migration| is_cancelled(migration)).cloned().collect()
+}
+
 /// The migration that takes a machine off its node.
 pub fn migration(machine: &VirtualMachineInstance) -> Migration {
     let node = machine.status.node_name.clone().unwrap_or_default();
+    let is_marked = machine.status.evacuation_node_name.as_ref() == Some(&node);
     let why = (annotation::EVACUATION_MIGRATION, node);
-    migration_for(machine, "kubevirt-evacuation-", why, MigrationPriority::Systemcritical)
+    let urgency = MigrationPriority::Systemcritical;
+    let mut migration = migration_for(machine, "kubevirt-evacuation-", why, urgency);
+    if let Some(uid) = machine.uid().filter(|_| is_marked) {
+        migration.annotations_mut().insert(annotation::EVACUATED_MACHINE_UID.into(), uid);
+    }
+    migration
 }
 
 /// A migration of a machine that this controller makes by itself. `why` is an annotation.
@@ -152,6 +189,8 @@ pub(super) fn migration_for(
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -283,6 +322,52 @@ mod tests {
     }
 
     #[test]
+    fn the_migration_of_a_cancelled_evacuation_is_aborted_unless_the_guest_has_moved() {
+        let unmarked = json!({"status": {"evacuationNodeName": null}});
+        let made_for = |machine: &Machine, phase: &str| -> Arc<Migration> {
+            let mut made = migration(machine);
+            made.metadata.uid = Some("m".into());
+            made.status.phase = Some(phase.into());
+            Arc::new(made)
+        };
+        let aborted = |machine: &Machine, migration: &Arc<Migration>, tainted: &[&str]| -> usize {
+            let tainted = tainted.iter().map(ToString::to_string).collect();
+            let config = KubeVirtConfiguration::default();
+            let (machines, migrations) = (from_ref(machine), from_ref(migration));
+            plan(machines, migrations, &tainted, &Asked::default(), &config).abort.len()
+        };
+        let marked = machine("web", "n1", "LiveMigrate", json!({}));
+        let left = machine("web", "n1", "LiveMigrate", unmarked.clone());
+        for phase in ["", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"] {
+            let open = made_for(&marked, phase);
+            assert_eq!((aborted(&marked, &open, &[]), aborted(&left, &open, &[])), (0, 1), "{phase}");
+        }
+        let open = made_for(&marked, "Running");
+        for phase in ["Succeeded", "Failed"] {
+            assert_eq!(aborted(&left, &made_for(&marked, phase), &[]), 0, "{phase}");
+        }
+        let mut deleted = open.as_ref().clone();
+        deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T12:00:00Z")).unwrap();
+        assert_eq!(aborted(&left, &Arc::new(deleted), &[]), 0, "that is asked for already");
+        let at_target = json!({"migrationUid": "m", "targetNodeDomainReadyTimestamp": "2026-01-01T12:00:00Z"});
+        let state = |state: &Value| json!({"status": {"evacuationNodeName": null, "migrationState": state}});
+        let moved = machine("web", "n1", "LiveMigrate", state(&at_target));
+        assert_eq!(aborted(&moved, &open, &[]), 0, "the guest is at the target");
+        let mut earlier = at_target;
+        earlier["migrationUid"] = json!("earlier");
+        assert_eq!(aborted(&machine("web", "n1", "LiveMigrate", state(&earlier)), &open, &[]), 1);
+        let elsewhere = machine("web", "n2", "LiveMigrate", unmarked);
+        assert_eq!(aborted(&elsewhere, &open, &[]), 0, "it has left");
+        // A machine that was made anew under the name has another UID.
+        let anew = json!({"metadata": {"uid": "anew"}, "status": {"evacuationNodeName": null}});
+        assert_eq!(aborted(&machine("web", "n1", "LiveMigrate", anew), &open, &[]), 0);
+        // Neither a user's migration nor one for a taint belongs to an eviction.
+        assert_eq!(aborted(&left, &self::open("web", "Running"), &[]), 0);
+        assert_eq!(aborted(&left, &made_for(&left, "Running"), &[]), 0);
+        assert_eq!(aborted(&left, &open, &["n1"]), 0, "the node is to be emptied all the same");
+    }
+
+    #[test]
     fn a_machine_that_cannot_move_is_told_and_one_that_need_not_is_left() {
         let cannot = json!({"status": {"conditions": [
             {"type": "LiveMigratable", "status": "False", "message": "volume root: local"}]}});
@@ -301,6 +386,7 @@ mod tests {
     fn the_migration_says_what_it_is_for() {
         let made = serde_json::to_value(migration(&machine("web", "n1", "LiveMigrate", json!({})))).unwrap();
         assert_eq!(made["metadata"]["annotations"]["kubevirt.io/evacuationMigration"], "n1");
+        assert_eq!(made["metadata"]["annotations"]["podvirt.io/evacuated-machine-uid"], "web");
         assert_eq!(made["metadata"]["labels"]["kubevirt.io/vmi-name"], "web");
         assert_eq!(made["spec"], json!({"vmiName": "web", "priority": "system-critical"}));
     }

@@ -8,7 +8,8 @@
 //! **Evacuation** makes a VirtualMachineInstanceMigration for each machine whose status names its own node as the one
 //! to leave, or whose node has the drain taint. It makes no more at a time than may run, and the node's machines follow
 //! as those end; what users have asked for takes no room from them, and waits ([`crate::migration`] lets the more urgent
-//! start first). A machine that cannot be migrated is told so once.
+//! start first). A machine that cannot be migrated is told so once. A migration that was made for an eviction is aborted once the
+//! machine's status names the node no longer: its evacuation was cancelled.
 //!
 //! **Upkeep** gives another pod to machines whose pod lacks what they ask for, or whose launcher is of an older image
 //! ([`update`]).
@@ -179,6 +180,9 @@ impl Drain {
         self.forget_seen(&migrations);
         let asked = self.asked(&machines);
         let plan = evacuate::plan(&machines, &migrations, &tainted, &asked, config);
+        for migration in &plan.abort {
+            self.abort(migration, "its machine's evacuation was cancelled").await;
+        }
         for machine in plan.migrate {
             self.migrate(&machine, &evacuate::migration(&machine), "to empty the node").await;
         }
@@ -206,15 +210,7 @@ impl Drain {
         let due = self.evicted.is_none_or(|at| at.elapsed() >= settings.batch_interval);
         let plan = update::plan(machines, migrations, &asked, settings, due, &mut self.turns);
         for migration in &plan.abort {
-            let api: Api<Migration> =
-                Api::namespaced(self.client.clone(), &migration.namespace().unwrap_or_default());
-            if let Err(error) = api.delete(&migration.name_any(), &DeleteParams::default()).await {
-                tracing::warn!(
-                    migration = migration.name_any(),
-                    error = &error as &dyn std::error::Error,
-                    "not aborted"
-                );
-            }
+            self.abort(migration, "its machine's volumes stay on their claims").await;
         }
         for machine in &plan.migrate {
             self.migrate(machine, &update::migration(machine), "to give it another pod").await;
@@ -237,6 +233,28 @@ impl Drain {
                     "the number of machines with an older launcher is not told"
                 );
             }
+        }
+    }
+
+    /// Deletes a migration, which ends it unless the guest has moved.
+    async fn abort(&self, migration: &Migration, why: &str) {
+        let (namespace, name) = (migration.namespace().unwrap_or_default(), migration.name_any());
+        let api: Api<Migration> = Api::namespaced(self.client.clone(), &namespace);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: migration.uid(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&name, &params).await {
+            Ok(_) => tracing::info!(namespace, migration = name, why, "migration aborted"),
+            // Gone, or another one has its name.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            Err(error) => tracing::warn!(
+                namespace,
+                migration = name,
+                error = &error as &dyn std::error::Error,
+                why,
+                "migration not aborted"
+            ),
         }
     }
 

@@ -1,5 +1,5 @@
-//! `evacuate-cancel`: takes back that a machine, or every machine of a node, is to leave its node. A migration that
-//! was made for it goes on: `migrate-cancel` ends it.
+//! `evacuate-cancel`: takes off the mark by which an eviction tells a machine, or every machine of a node, to leave its
+//! node. virt-controller aborts the migrations that it made for these marks.
 
 use anyhow::bail;
 use serde::Serialize;
@@ -17,11 +17,18 @@ const SUBRESOURCE: &str = "evacuate/cancel";
 struct EvacuateCancelOptions {
     #[serde(rename = "dryRun", skip_serializing_if = "Option::is_none")]
     dry_run: Option<[&'static str; 1]>,
+    /// The node of the mark; any node where it is absent.
+    #[serde(rename = "evacuationNodeName", skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
 }
 
 pub(super) async fn run(cluster: &Cluster, args: &EvacuateCancel) -> anyhow::Result<()> {
-    let options = EvacuateCancelOptions { dry_run: args.dry_run.option()? };
-    let objects = if ["node", "nodes"].contains(&args.kind.to_ascii_lowercase().as_str()) {
+    let is_node = ["node", "nodes"].contains(&args.kind.to_ascii_lowercase().as_str());
+    let options = EvacuateCancelOptions {
+        dry_run: args.dry_run.option()?,
+        node: is_node.then(|| args.name.clone()),
+    };
+    let objects = if is_node {
         leaving(cluster, &args.name).await?
     } else {
         let Ok(kind) = args.kind.parse() else {
@@ -32,8 +39,9 @@ pub(super) async fn run(cluster: &Cluster, args: &EvacuateCancel) -> anyhow::Res
     for object in &objects {
         cluster.put(object, SUBRESOURCE, &options).await.map_err(|error| error.explain(WORD, object))?;
         say(&format!(
-            "{} {} was scheduled to {WORD}",
+            "{} {}/{} is no longer marked for evacuation",
             object.kind.short().to_ascii_uppercase(),
+            object.namespace,
             object.name
         ))?;
     }

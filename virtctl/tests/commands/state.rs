@@ -246,15 +246,21 @@ async fn evacuations_are_cancelled_by_machine_and_by_node() {
     })
     .await;
     for (line, base, out) in [
-        ("evacuate-cancel vm testvm", VM, "VM testvm was scheduled to evacuate-cancel\n"),
-        ("evacuate-cancel vmi testvm", VMI, "VMI testvm was scheduled to evacuate-cancel\n"),
+        ("evacuate-cancel vm testvm", VM, "VM blue/testvm is no longer marked for evacuation\n"),
+        ("evacuate-cancel vmi testvm", VMI, "VMI blue/testvm is no longer marked for evacuation\n"),
     ] {
         let done = fake.run(&line.split(' ').collect::<Vec<_>>()).await;
         assert_eq!((done.code, done.out.as_str()), (Some(0), out));
-        assert_eq!(fake.seen().pop().unwrap().line, format!("PUT {base}/evacuate/cancel"));
+        let asked = fake.seen().pop().unwrap();
+        assert_eq!((asked.line, asked.body.as_str()), (format!("PUT {base}/evacuate/cancel"), "{}"));
     }
     let done = fake.run(&["evacuate-cancel", "node", "n1"]).await;
-    assert_eq!(done.out, "VMI a was scheduled to evacuate-cancel\nVMI c was scheduled to evacuate-cancel\n");
+    assert_eq!(
+        done.out,
+        "VMI red/a is no longer marked for evacuation\nVMI red/c is no longer marked for evacuation\n"
+    );
+    // A machine that is marked for another node by now keeps its mark.
+    assert_eq!(fake.seen().pop().unwrap().body, r#"{"evacuationNodeName":"n1"}"#);
     let lines: Vec<String> = fake.seen().into_iter().map(|asked| asked.line).collect();
     let red = "/apis/subresources.kubevirt.io/v1/namespaces/red/virtualmachineinstances";
     assert_eq!(
