@@ -1,4 +1,4 @@
-//! An index of a cache: names of its objects by a text that each has or has not, a label's value for example.
+//! An index of a cache: names of its objects by texts that each has, a label's value or names of others for example.
 //!
 //! It may name objects that are gone or have another text by now, and never lacks one that the cache has: [`Kept`](crate::kept::Kept)
 //! reads each object that is named.
@@ -17,18 +17,16 @@ type Key = (String, String);
 #[derive(Debug, Default)]
 struct Entries {
     names: HashMap<Key, BTreeSet<String>>,
-    texts: HashMap<Key, String>,
+    texts: HashMap<Key, BTreeSet<String>>,
 }
 
 impl Entries {
-    fn set(&mut self, namespace: &str, name: &str, text: Option<&str>) {
+    fn set(&mut self, namespace: &str, name: &str, texts: Vec<String>) {
         let object = (namespace.to_owned(), name.to_owned());
-        let before = self.texts.get(&object);
-        if before.map(String::as_str) == text {
-            return;
-        }
-        if let Some(before) = self.texts.remove(&object) {
-            let key = (namespace.to_owned(), before);
+        let texts = BTreeSet::from_iter(texts);
+        let before = self.texts.remove(&object).unwrap_or_default();
+        for text in before.difference(&texts) {
+            let key = (namespace.to_owned(), text.clone());
             if let Some(names) = self.names.get_mut(&key) {
                 names.remove(name);
                 if names.is_empty() {
@@ -36,9 +34,11 @@ impl Entries {
                 }
             }
         }
-        if let Some(text) = text {
-            self.names.entry((namespace.to_owned(), text.to_owned())).or_default().insert(name.to_owned());
-            self.texts.insert(object, text.to_owned());
+        for text in texts.difference(&before) {
+            self.names.entry((namespace.to_owned(), text.clone())).or_default().insert(name.to_owned());
+        }
+        if !texts.is_empty() {
+            self.texts.insert(object, texts);
         }
     }
 }
@@ -46,28 +46,28 @@ impl Entries {
 /// The index of a cache of `K`.
 #[derive(Debug)]
 pub(crate) struct Index<K> {
-    text: fn(&K) -> Option<&str>,
+    texts: fn(&K) -> Vec<String>,
     entries: RwLock<Entries>,
 }
 
 impl<K: Kind> Index<K> {
-    /// An empty index by the text that `text` finds in an object.
-    pub(crate) fn new(text: fn(&K) -> Option<&str>) -> Self {
-        Index { text, entries: RwLock::default() }
+    /// An empty index by the texts that `texts` finds in an object.
+    pub(crate) fn new(texts: fn(&K) -> Vec<String>) -> Self {
+        Index { texts, entries: RwLock::default() }
     }
 
     /// Takes in an event that `store` has taken in.
     pub(crate) fn apply(&self, event: &Event<K>, store: &Store<K>) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let mut set = |object: &K, text: Option<&str>| {
+        let mut set = |object: &K, texts: Vec<String>| {
             let meta = object.meta();
             let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
-            entries.set(namespace.unwrap_or_default(), name.unwrap_or_default(), text);
+            entries.set(namespace.unwrap_or_default(), name.unwrap_or_default(), texts);
         };
         match event {
             Event::Init => {}
-            Event::Apply(object) | Event::InitApply(object) => set(object, (self.text)(object)),
-            Event::Delete(object) => set(object, None),
+            Event::Apply(object) | Event::InitApply(object) => set(object, (self.texts)(object)),
+            Event::Delete(object) => set(object, Vec::new()),
             Event::InitDone => {
                 *entries = Entries::default();
                 for object in store.state() {
@@ -76,7 +76,7 @@ impl<K: Kind> Index<K> {
                     entries.set(
                         namespace.unwrap_or_default(),
                         name.unwrap_or_default(),
-                        (self.text)(&object),
+                        (self.texts)(&object),
                     );
                 }
             }
@@ -102,6 +102,10 @@ mod tests {
 
     use super::*;
 
+    fn machines(claim: &PersistentVolumeClaim) -> Vec<String> {
+        state_of(claim).map(str::to_owned).into_iter().collect()
+    }
+
     fn claim(namespace: &str, name: &str, machine: Value) -> PersistentVolumeClaim {
         let labels = json!({"persistent-state-for": machine});
         let meta = json!({"name": name, "namespace": namespace, "labels": if machine.is_null() { Value::Null } else { labels }});
@@ -119,9 +123,9 @@ mod tests {
 
     #[test]
     fn it_follows_the_cache() {
-        let (kept, mut writer) = Kept::indexed(state_of);
+        let (kept, mut writer) = Kept::indexed(machines);
         let found = |kept: &Kept<PersistentVolumeClaim>, machine: &str| -> Vec<String> {
-            let all = kept.with_text("ns", machine, state_of);
+            let all = kept.with_text("ns", machine);
             all.iter().map(|claim| claim.metadata.name.clone().unwrap()).collect()
         };
         for event in [
@@ -145,8 +149,27 @@ mod tests {
             take(&kept, &mut writer, event);
         }
         assert_eq!((found(&kept, "web"), found(&kept, "db")), (vec!["d".to_owned()], vec![]));
-        let index = Index::new(state_of);
+        let index = Index::new(machines);
         index.apply(&Event::InitDone, kept.store());
         assert_eq!(index.names("ns", "web"), ["d"], "no other object is read");
+    }
+
+    #[test]
+    fn an_object_is_found_by_each_of_its_texts_for_as_long_as_it_has_it() {
+        let mut entries = Entries::default();
+        let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let found = |entries: &Entries, text: &str| {
+            let names = entries.names.get(&("ns".to_owned(), text.to_owned()));
+            names.into_iter().flatten().cloned().collect::<Vec<_>>()
+        };
+        entries.set("ns", "a", texts(&["web", "root", "web"]));
+        entries.set("ns", "b", texts(&["web"]));
+        assert_eq!((found(&entries, "web"), found(&entries, "root")), (texts(&["a", "b"]), texts(&["a"])));
+        entries.set("ns", "a", texts(&["data", "web"]));
+        assert_eq!((found(&entries, "root"), found(&entries, "data")), (Vec::new(), texts(&["a"])));
+        entries.set("ns", "a", Vec::new());
+        assert_eq!((found(&entries, "web"), found(&entries, "data")), (texts(&["b"]), Vec::new()));
+        entries.set("ns", "b", Vec::new());
+        assert!(entries.names.is_empty() && entries.texts.is_empty(), "nothing is left of what is gone");
     }
 }

@@ -79,18 +79,20 @@ impl<K: Kind> Kept<K> {
         (Kept { store, served, changes: broadcast::Sender::new(CHANGES), index: None }, writer)
     }
 
-    /// As [`Self::new`], with an index for [`Self::with_text`].
-    pub fn indexed(text: fn(&K) -> Option<&str>) -> (Self, Writer<K>) {
-        let (kept, writer) = Self::new();
-        (Kept { index: Some(Arc::new(Index::new(text))), ..kept }, writer)
+    /// As [`Self::new`], with an index by the texts that `texts` finds in an object.
+    pub fn indexed(texts: fn(&K) -> Vec<String>) -> (Self, Writer<K>) {
+        let (cache, writer) = Self::new();
+        (Kept { index: Some(Arc::new(Index::new(texts))), ..cache }, writer)
     }
 
-    /// The objects of a namespace in which `of` finds `text`. Without an index by `of` all objects are walked.
-    pub fn with_text(&self, namespace: &str, text: &str, of: fn(&K) -> Option<&str>) -> Vec<Arc<K>> {
-        let is = |one: &Arc<K>| one.meta().namespace.as_deref() == Some(namespace) && of(one) == Some(text);
-        let Some(index) = &self.index else { return self.all().into_iter().filter(is).collect() };
-        let named = index.names(namespace, text).into_iter();
-        named.filter_map(|name| self.get(namespace, &name)).filter(is).collect()
+    /// The objects of a namespace that may have `text` among the texts of the index; without an index all of the namespace.
+    pub fn with_text(&self, namespace: &str, text: &str) -> Vec<Arc<K>> {
+        let Some(index) = &self.index else {
+            let is_there = |object: &Arc<K>| object.meta().namespace.as_deref() == Some(namespace);
+            return self.all().into_iter().filter(is_there).collect();
+        };
+        let names = index.names(namespace, text).into_iter();
+        names.filter_map(|name| self.get(namespace, &name)).collect()
     }
 
     /// Whether the cluster has the kind.
@@ -196,20 +198,60 @@ impl<K: Kind> Kept<K> {
     /// A cache with these objects, and its writer: without it the cache ends.
     #[cfg(test)]
     pub(crate) fn with(objects: impl IntoIterator<Item = K>) -> (Self, Writer<K>) {
-        let (view, mut writer) = Self::new();
+        Self::listed(Self::new(), objects)
+    }
+
+    /// The cache after a list of these objects.
+    #[cfg(test)]
+    pub(crate) fn listed(
+        (cache, mut writer): (Self, Writer<K>),
+        objects: impl IntoIterator<Item = K>,
+    ) -> (Self, Writer<K>) {
         let listed = objects.into_iter().map(Event::InitApply);
         for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
             writer.apply_watcher_event(&event);
-            view.taken(&Ok(event));
+            cache.taken(&Ok(event));
         }
-        (view, writer)
+        (cache, writer)
     }
 }
 
-/// Requests to look at those objects of a cache that `is` tells.
-pub fn requests<K: Kind>(all: &Store<K>, is: impl Fn(&K) -> bool) -> Vec<Result<ReconcileRequest<K>, Error>> {
-    let found = all.state().into_iter().filter(|one| is(one));
-    found.map(|one| Ok(ReconcileRequest::from(ObjectRef::from_obj(&*one)))).collect()
+/// What a queue of reconciliations holds.
+type Requests<K> = Vec<Result<ReconcileRequest<K>, Error>>;
+
+/// Requests to look at those objects of a cache that `is` tells. All are walked.
+pub fn requests<K: Kind>(all: &Store<K>, is: impl Fn(&K) -> bool) -> Requests<K> {
+    requests_for(all.state(), is)
+}
+
+/// As [`requests`], of the objects that have the name of `changed` among the texts of their index: what is walked are these alone.
+pub fn requests_naming<K: Kind, C: Kind>(
+    cache: &Kept<K>,
+    changed: Option<&ObjectRef<C>>,
+    is: impl Fn(&K) -> bool,
+) -> Requests<K> {
+    match changed {
+        Some(changed) => {
+            requests_with_text(cache, changed.namespace.as_deref().unwrap_or_default(), &changed.name, is)
+        }
+        // Any may have changed.
+        None => requests_for(cache.all(), is),
+    }
+}
+
+/// As [`requests`], of the objects of a namespace that have `text` among the texts of their index.
+pub fn requests_with_text<K: Kind>(
+    cache: &Kept<K>,
+    namespace: &str,
+    text: &str,
+    is: impl Fn(&K) -> bool,
+) -> Requests<K> {
+    requests_for(cache.with_text(namespace, text), is)
+}
+
+fn requests_for<K: Kind>(objects: Vec<Arc<K>>, is: impl Fn(&K) -> bool) -> Requests<K> {
+    let found = objects.into_iter().filter(|object| is(object));
+    found.map(|object| Ok(ReconcileRequest::from(ObjectRef::from_obj(&*object)))).collect()
 }
 
 /// A request for each object of a cache that changes.
@@ -244,6 +286,7 @@ pub fn heard<C: Clone + Send + 'static, T: Send + 'static>(
 mod tests {
     use futures::stream;
     use podvirt_api::csi::VolumeSnapshot;
+    use podvirt_api::v1::{VirtualMachine, VirtualMachineSnapshot};
 
     use super::*;
 
@@ -252,6 +295,33 @@ mod tests {
         let status =
             kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
         Err(error(kube::Error::Api(Box::new(status))))
+    }
+
+    #[test]
+    fn a_change_visits_the_objects_that_name_what_changed_and_no_others() {
+        let snapshot = |number: usize| {
+            let mut snapshot = VirtualMachineSnapshot::default();
+            snapshot.metadata.name = Some(format!("snapshot-{number}"));
+            let namespace = if number.is_multiple_of(2) { "shop" } else { "other" };
+            snapshot.metadata.namespace = Some(namespace.into());
+            snapshot.spec.source.name = format!("vm-{}", number / 10);
+            snapshot
+        };
+        let texts = |snapshot: &VirtualMachineSnapshot| vec![snapshot.spec.source.name.clone()];
+        let (cache, _writer) = Kept::listed(Kept::indexed(texts), (0..10_000).map(snapshot));
+        let visits = std::cell::Cell::new(0);
+        let visit = |changed: Option<&ObjectRef<VirtualMachine>>| {
+            visits.set(0);
+            let found = requests_naming(&cache, changed, |_| {
+                visits.set(visits.get() + 1);
+                true
+            });
+            (visits.get(), found.len())
+        };
+        let changed = |name: &str| ObjectRef::<VirtualMachine>::new(name).within("shop");
+        assert_eq!(visit(Some(&changed("vm-7"))), (5, 5));
+        assert_eq!(visit(Some(&changed("vm-1000"))), (0, 0));
+        assert_eq!(visit(None), (10_000, 10_000), "any may have changed");
     }
 
     #[tokio::test(start_paused = true)]

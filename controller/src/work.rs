@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::objects::Caches;
 use crate::vmi::View;
 use crate::{
-    backup, clone, data, drain, export, kept, migration, node, pool, replicaset, restore, settings, snapshot,
+    backup, clone, data, drain, export, migration, node, pool, replicaset, restore, settings, snapshot,
     storage, vm, vmi,
 };
 
@@ -106,7 +106,7 @@ pub async fn run(parts: Parts) {
         },
         snapshot_writers,
     );
-    let (restores, restore_writer) = kept::Kept::new();
+    let (restores, restore_writer) = restore::cache();
     let restoring = restore::run(
         restore::Context {
             client: client.clone(),
@@ -121,7 +121,7 @@ pub async fn run(parts: Parts) {
         },
         restore_writer,
     );
-    let (backups, backup_writer) = kept::Kept::new();
+    let (backups, backup_writer) = backup::cache();
     let (exports, export_writers) = export::Exports::new(client.clone(), &namespace);
     let exporting = export::run(
         export::Context {

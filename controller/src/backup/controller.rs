@@ -33,7 +33,7 @@ use super::{instance, orphan, tracker, trackers};
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::export::Exports;
 use crate::failure::Error;
-use crate::kept::{self, Kept, requests};
+use crate::kept::{self, Kept, requests, requests_naming, requests_with_text};
 use crate::metrics::Metrics;
 use crate::migration::admit::Urgency;
 use crate::storage::Storage;
@@ -144,9 +144,38 @@ impl Keeper for Shared {
 
 type Request = ReconcileRequest<Backup>;
 
+/// Text of the open backups whose source is a tracker: the tracker tells of which machine. No name has a slash.
+const OF_TRACKER: &str = "/of-tracker";
+
+/// An empty cache of backups, and what fills it. A change of what a backup rests on asks who is concerned; thousands may be stored.
+pub fn cache() -> (Kept<Backup>, Writer<Backup>) {
+    Kept::indexed(names)
+}
+
+/// By which texts the cache is indexed: what an open backup names, and the export of one in pull mode.
+pub(super) fn names(backup: &Backup) -> Vec<String> {
+    let mut names = Vec::new();
+    if is_open(backup) {
+        names.push(backup.spec.source.name.clone());
+        names.extend(backup.spec.pvc_name.clone());
+        if tracker::names_tracker(backup) {
+            names.push(OF_TRACKER.to_owned());
+        }
+    }
+    if is_pulled(backup) {
+        names.push(backup.name_any());
+    }
+    names
+}
+
+/// Whether something is left to do for a backup.
+fn is_open(backup: &Backup) -> bool {
+    phase(&backup.status) != Phase::Done || is_deleted(backup)
+}
+
 /// Keeps all backups and trackers until it is dropped, and fills the cache of backups.
 pub async fn run(context: Context, (backups, backup_writer): (Kept<Backup>, Writer<Backup>)) {
-    let (known, tracker_writer) = Kept::new();
+    let (known, tracker_writer) = Kept::indexed(trackers::names);
     let shared = Arc::new(Shared::new(context.clone(), backups.clone(), known.clone()));
     let changed = stream::select(changes(&shared), evacuations(&shared));
     let queue = stream::select(kept::own(&backups), changed);
@@ -161,17 +190,23 @@ pub async fn run(context: Context, (backups, backup_writer): (Kept<Backup>, Writ
 /// Backups that something else has changed for.
 pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let Context { machines, view, storage, exports, .. } = &shared.context;
-    let is_open = |backup: &Backup| phase(&backup.status) != Phase::Done || is_deleted(backup);
     let of_machine = |shared: Arc<Shared>| {
         move |one: Option<(Option<String>, String)>| {
-            requests(shared.backups.store(), |backup| {
-                let is = |(namespace, name): &(Option<String>, String)| {
-                    let machine = || shared.machine(backup);
-                    backup.metadata.namespace == *namespace
-                        && machine().is_none_or(|machine| machine == *name)
-                };
-                is_open(backup) && one.as_ref().is_none_or(is)
-            })
+            let backups = &shared.backups;
+            let Some((namespace, name)) = one else { return requests(backups.store(), is_open) };
+            let is = |backup: &Backup| {
+                is_open(backup)
+                    && backup.metadata.namespace == namespace
+                    && shared.machine(backup).is_none_or(|machine| machine == name)
+            };
+            let here = namespace.as_deref().unwrap_or_default();
+            let mut found = requests_with_text(backups, here, &name, |backup| {
+                !tracker::names_tracker(backup) && is(backup)
+            });
+            found.extend(requests_with_text(backups, here, OF_TRACKER, |backup| {
+                tracker::names_tracker(backup) && is(backup)
+            }));
+            found
         }
     };
     let found = of_machine(Arc::clone(shared));
@@ -182,30 +217,30 @@ pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request
     let instances = view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
         found(one.map(|one| (one.namespace.clone(), one.name.clone())))
     });
-    let all = shared.backups.store().clone();
+    let cache = shared.backups.clone();
     let trackers = kept::heard(shared.trackers.changes(), move |one: Option<&ObjectRef<Tracker>>| {
         let is = |backup: &Backup, one: &ObjectRef<Tracker>| {
             one.namespace == backup.namespace() && one.name == backup.spec.source.name
         };
-        requests(&all, |backup| {
+        requests_naming(&cache, one, |backup| {
             tracker::names_tracker(backup) && is_open(backup) && one.is_none_or(|one| is(backup, one))
         })
     });
-    let all = shared.backups.store().clone();
+    let cache = shared.backups.clone();
     let claims =
         kept::heard(storage.claims.changes(), move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
             let is = |backup: &Backup, one: &ObjectRef<PersistentVolumeClaim>| {
                 one.namespace == backup.namespace() && backup.spec.pvc_name.as_ref() == Some(&one.name)
             };
             let waits = |backup: &Backup| phase(&backup.status) == Phase::Initializing;
-            requests(&all, |backup| waits(backup) && one.is_none_or(|one| is(backup, one)))
+            requests_naming(&cache, one, |backup| waits(backup) && one.is_none_or(|one| is(backup, one)))
         });
-    let all = shared.backups.store().clone();
+    let cache = shared.backups.clone();
     let exports = kept::heard(exports.exports.changes(), move |one: Option<&ObjectRef<Export>>| {
         let is = |backup: &Backup, one: &ObjectRef<Export>| {
             one.namespace == backup.namespace() && one.name == backup.name_any()
         };
-        requests(&all, |backup| is_pulled(backup) && one.is_none_or(|one| is(backup, one)))
+        requests_naming(&cache, one, |backup| is_pulled(backup) && one.is_none_or(|one| is(backup, one)))
     });
     let all: [BoxStream<'static, _>; 5] =
         [machines.boxed(), instances.boxed(), trackers.boxed(), claims.boxed(), exports.boxed()];

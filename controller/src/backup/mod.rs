@@ -73,6 +73,6 @@ pub mod tracker;
 mod tracker_tests;
 mod trackers;
 
-pub use controller::{Context, run};
+pub use controller::{Context, cache, run};
 pub use decide::{Observed, decide};
 pub use plan::{Action, Note, Plan};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use kube::runtime::reflector::store;
+use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineBackup, VirtualMachineBackupTracker, VirtualMachineExport,
@@ -16,7 +16,7 @@ use podvirt_daemon::pki::KeyPairPem;
 use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
-use super::controller::{Context, Shared, changes, evacuations, one};
+use super::controller::{Context, Shared, cache, changes, evacuations, one};
 use super::fixtures::{
     MADE, backup, claim, complete, held, mounted, of_tracker, runs, tracker, vmi, with_checkpoint,
 };
@@ -27,7 +27,7 @@ use crate::kept::{Kept, Kind};
 use crate::metrics::Metrics;
 use crate::storage::Storage;
 use crate::vm::Machines;
-use crate::vmi::View;
+use crate::vmi::{Change, View};
 
 pub(super) struct Scene {
     asked: Arc<Mutex<VecDeque<Asked>>>,
@@ -293,11 +293,9 @@ async fn backups_are_looked_at_when_what_they_rest_on_changes() {
     let scene = Scene::new(&waiting, &of, &vmi(&json!({})), done());
     let mut over = backup(&json!({"status": {"conditions": [{"type": "Done", "status": "True"}]}}));
     over.metadata.name = Some("o".into());
-    let shared = Arc::new(Shared::new(
-        scene.context.clone(),
-        kept(vec![waiting, running, over, pulled]),
-        kept(vec![of.clone()]),
-    ));
+    let (backups, _writer) = Kept::listed(cache(), [waiting, running, over, pulled]);
+    let (known, _writer) = Kept::listed(Kept::indexed(trackers::names), [of.clone()]);
+    let shared = Arc::new(Shared::new(scene.context.clone(), backups, known));
     let mut queue = changes(&shared);
     let mut found = || {
         let all = std::iter::from_fn(|| queue.next().now_or_never().flatten());
@@ -305,6 +303,10 @@ async fn backups_are_looked_at_when_what_they_rest_on_changes() {
         names.sort();
         names
     };
+    for (machine, wanted) in [("vm", &["b", "p", "r"][..]), ("other", &[])] {
+        scene.context.view.changed(Change::Machine(ObjectRef::new(machine).within("ns")));
+        assert_eq!(found(), wanted, "by itself or by its tracker, of {machine}");
+    }
     shared.trackers.taken(&Ok(Event::Apply(of)));
     assert_eq!(found(), ["b"], "its source");
     scene.context.storage.claims.taken(&Ok(Event::Apply(claim("Filesystem"))));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::{Stream, stream};
 use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use podvirt_api::names::{annotation, event};
@@ -21,7 +21,7 @@ use super::tracker::{Action, Observed, decide, place};
 use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::failure::Error;
-use crate::kept::{self, Kept, requests};
+use crate::kept::{self, Kept, requests_naming};
 use crate::snapshot::{path, put};
 
 /// The status code by which a machine tells that it has not the changes since a checkpoint.
@@ -57,9 +57,14 @@ impl Keeper for Shared {
 
 type Request = ReconcileRequest<Tracker>;
 
+/// By which texts the cache is indexed: the machine of a tracker.
+pub(super) fn names(tracker: &Tracker) -> Vec<String> {
+    vec![tracker.spec.source.name.clone()]
+}
+
 /// Keeps all trackers until it is dropped, and fills their cache.
 pub(super) async fn run(context: Context, kept: (Kept<Tracker>, Writer<Tracker>)) {
-    let queue = stream::select(kept::own(&kept.0), changes(&context, kept.0.store()));
+    let queue = stream::select(kept::own(&kept.0), changes(&context, &kept.0));
     let client = context.client.clone();
     let shared = Arc::new(Shared::new(context));
     attempt::keep_all(shared, &client, kept, queue, "backup trackers").await;
@@ -68,19 +73,19 @@ pub(super) async fn run(context: Context, kept: (Kept<Tracker>, Writer<Tracker>)
 /// Trackers that something else has changed for.
 fn changes(
     context: &Context,
-    trackers: &Store<Tracker>,
+    trackers: &Kept<Tracker>,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let [of_machines, of_instances] = [(); 2].map(|()| trackers.clone());
     let is_of = |tracker: &Tracker, namespace: Option<&String>, name: &str| {
         tracker.metadata.namespace.as_ref() == namespace && tracker.spec.source.name == name
     };
     let machines = kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
-        requests(&of_machines, |tracker| {
+        requests_naming(&of_machines, one, |tracker| {
             one.is_none_or(|one| is_of(tracker, one.namespace.as_ref(), &one.name))
         })
     });
     let instances = context.view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
-        requests(&of_instances, |tracker| {
+        requests_naming(&of_instances, one, |tracker| {
             one.is_none_or(|one| is_of(tracker, one.namespace.as_ref(), &one.name))
         })
     });

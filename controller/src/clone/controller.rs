@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names::event;
@@ -24,7 +24,7 @@ use super::make;
 use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::failure::Error;
-use crate::kept::{self, Kept, requests};
+use crate::kept::{self, Kept, requests, requests_naming, requests_with_text};
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshots;
 use crate::storage::{Storage, is_bound};
@@ -74,56 +74,74 @@ type Request = ReconcileRequest<Clone_>;
 
 /// Keeps all clones until it is dropped.
 pub async fn run(context: Context) {
-    let (clones, writer) = Kept::new();
+    let (clones, writer) = Kept::indexed(names);
     let client = context.client.clone();
-    let queue = stream::select(kept::own(&clones), changes(&context, clones.store()));
+    let queue = stream::select(kept::own(&clones), changes(&context, &clones));
     let attempts = Attempts::new("clone", context.metrics.clone());
     let shared = Arc::new(Shared { context, attempts });
     attempt::keep_all(shared, &client, (clones, writer), queue, "clones").await;
 }
 
+/// Text of the clones that wait for claims, of which only a look tells which. No name has a slash.
+pub(super) const WAITS_FOR_CLAIMS: &str = "/waits-for-claims";
+
+/// By which texts the cache is indexed: the names of what a clone is of and of what it makes.
+pub(super) fn names(clone: &Clone_) -> Vec<String> {
+    let mut names = vec![make::target_name(clone), make::snapshot_name(clone), make::restore_name(clone)];
+    names.extend(clone.spec.source.as_ref().map(|source| source.name.clone()));
+    if waits_for_claims(clone) {
+        names.push(WAITS_FOR_CLAIMS.to_owned());
+    }
+    names
+}
+
+/// Whether a clone's machine is there, and waits for its claims.
+fn waits_for_claims(clone: &Clone_) -> bool {
+    clone.status.phase == Some(Phase::Succeeded) && is_open(clone)
+}
+
 /// Clones that something else has changed for.
 fn changes(
     context: &Context,
-    clones: &Store<Clone_>,
+    clones: &Kept<Clone_>,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let all = || clones.clone();
-    let store = all();
+    let cache = all();
     let machines = kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
         let names = |clone: &Clone_, name: &str| {
             let source = clone.spec.source.as_ref().is_some_and(|source| source.name == name);
             source || make::target_name(clone) == name
         };
-        requests(&store, |clone| {
+        requests_naming(&cache, one, |clone| {
             one.is_none_or(|one| one.namespace == clone.namespace() && names(clone, &one.name))
         })
     });
-    let store = all();
+    let cache = all();
     let snapshots =
         kept::heard(context.snapshots.snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
             let names = |clone: &Clone_, name: &str| {
                 let source = clone.spec.source.as_ref().is_some_and(|source| source.name == name);
                 source || make::snapshot_name(clone) == name
             };
-            requests(&store, |clone| {
+            requests_naming(&cache, one, |clone| {
                 is_open(clone)
                     && one.is_none_or(|one| one.namespace == clone.namespace() && names(clone, &one.name))
             })
         });
-    let store = all();
+    let cache = all();
     let restores = kept::heard(context.restores.changes(), move |one: Option<&ObjectRef<Restore>>| {
         let is = |clone: &Clone_, name: &str| make::restore_name(clone) == name;
-        requests(&store, |clone| {
+        requests_naming(&cache, one, |clone| {
             is_open(clone) && one.is_none_or(|one| one.namespace == clone.namespace() && is(clone, &one.name))
         })
     });
-    let store = all();
+    let cache = all();
     let claims = kept::heard(
         context.storage.claims.changes(),
         move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
-            // Those whose machine is there, and which wait for its claims.
-            let waits = |clone: &Clone_| clone.status.phase == Some(Phase::Succeeded) && is_open(clone);
-            requests(&store, |clone| waits(clone) && one.is_none_or(|one| one.namespace == clone.namespace()))
+            let Some(one) = one else { return requests(cache.store(), waits_for_claims) };
+            let namespace = one.namespace.as_deref().unwrap_or_default();
+            requests_with_text(&cache, namespace, WAITS_FOR_CLAIMS, waits_for_claims)
         },
     );
     stream::select(stream::select(machines, snapshots), stream::select(restores, claims))

@@ -6,6 +6,7 @@ use podvirt_api::v1::{
 };
 use serde_json::{Value, json};
 
+use super::controller::{WAITS_FOR_CLAIMS, names};
 use super::decide::{Action, Observed, Plan, decide};
 
 fn clone(kind: &str, status: Value) -> Clone_ {
@@ -180,4 +181,13 @@ fn a_source_that_keeps_the_state_of_firmware_or_tpm_is_not_cloned() {
     let plan = decide(&Observed { snapshot: Some(&done), content: Some(&whole), ..nothing(&of) });
     assert_eq!(plan.status.phase.clone(), Some(Phase::Failed));
     assert_eq!(ready(&plan), "Clone of source with backendstorage is not supported: snapshot ns/s");
+}
+
+#[test]
+fn clones_are_found_by_what_they_are_of_and_what_they_make() {
+    let open = clone("VirtualMachine", json!({}));
+    assert_eq!(names(&open), ["copy", "tmp-snapshot-u", "tmp-restore-u", "from"]);
+    let waiting = clone("VirtualMachine", json!({"phase": "Succeeded", "restoreName": "tmp-restore-u"}));
+    assert_eq!(names(&waiting)[4..], [WAITS_FOR_CLAIMS]);
+    assert_eq!(names(&clone("VirtualMachine", json!({"phase": "Succeeded"}))).len(), 4);
 }

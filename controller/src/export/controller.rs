@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::ListParams;
 use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use podvirt_api::backup;
@@ -32,7 +32,7 @@ use super::view::{Exports, Writers};
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::DataVolumes;
 use crate::failure::Error;
-use crate::kept::{self, Kept, requests};
+use crate::kept::{self, Kept, requests, requests_naming, requests_with_text};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
 use crate::snapshot::Snapshots;
@@ -118,6 +118,20 @@ pub async fn run(context: Context, writers: Writers) {
     );
 }
 
+/// Kind of a source that is a claim.
+const CLAIM: &str = "PersistentVolumeClaim";
+/// Text of the exports of claims. No name has a slash.
+pub(super) const OF_CLAIM: &str = "/of-claim";
+/// Text of the exports of anything else: which claims it has, only a look tells.
+pub(super) const OF_OTHERS: &str = "/of-others";
+
+/// By which texts the cache is indexed: the names of an export's source and of what is made for the export.
+pub(super) fn names(export: &Export) -> Vec<String> {
+    let (source, own) = (&export.spec.source, export.name_any());
+    let kind = if source.kind == CLAIM { OF_CLAIM } else { OF_OTHERS };
+    vec![source.name.clone(), pod_name(&own), service_name(&own), kind.to_owned()]
+}
+
 /// The export that an object is of.
 fn owner<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Export>> {
     let owners = object.meta().owner_references.iter().flatten();
@@ -136,17 +150,17 @@ fn of_own(
     let store = || exports.store().clone();
     let own = kept::own(exports);
     // Of a pod or a Service that is gone nothing but the name is known: it follows from the export's.
-    let all = store();
+    let cache = exports.clone();
     let pods = kept::heard(shared.pods.changes(), move |one: Option<&ObjectRef<Pod>>| {
-        requests(&all, |export| {
+        requests_naming(&cache, one, |export| {
             one.is_none_or(|one| {
                 one.namespace == export.namespace() && one.name == pod_name(&export.name_any())
             })
         })
     });
-    let all = store();
+    let cache = exports.clone();
     let services = kept::heard(shared.services.changes(), move |one: Option<&ObjectRef<Service>>| {
-        requests(&all, |export| {
+        requests_naming(&cache, one, |export| {
             one.is_none_or(|one| {
                 one.namespace == export.namespace() && one.name == service_name(&export.name_any())
             })
@@ -165,7 +179,7 @@ fn of_own(
     stream::select(own, stream::select(stream::select(pods, services), others))
 }
 
-fn names(export: &Export, kind: &str, namespace: Option<&String>, name: &str) -> bool {
+fn is_of(export: &Export, kind: &str, namespace: Option<&String>, name: &str) -> bool {
     let source = &export.spec.source;
     source.kind == kind && source.name == name && export.metadata.namespace.as_ref() == namespace
 }
@@ -175,56 +189,55 @@ fn of_sources(
     exports: &Kept<Export>,
     context: &Context,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
-    let store = || exports.store().clone();
-    let all = store();
+    let cache = exports.clone();
     let machines = kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
-        requests(&all, |export| {
-            one.is_none_or(|one| names(export, "VirtualMachine", one.namespace.as_ref(), &one.name))
+        requests_naming(&cache, one, |export| {
+            one.is_none_or(|one| is_of(export, "VirtualMachine", one.namespace.as_ref(), &one.name))
         })
     });
-    let all = store();
+    let cache = exports.clone();
     let snapshots =
         kept::heard(context.snapshots.snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
-            requests(&all, |export| {
+            requests_naming(&cache, one, |export| {
                 one.is_none_or(|one| {
-                    names(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &one.name)
+                    is_of(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &one.name)
                 })
             })
         });
-    let all = store();
+    let cache = exports.clone();
     let shown = context.snapshots.contents.clone();
     let contents =
         kept::heard(context.snapshots.contents.changes(), move |one: Option<&ObjectRef<Content>>| {
-            let of = |one: &ObjectRef<Content>| {
-                shown.get(one.namespace.as_deref()?, &one.name)?.spec.virtual_machine_snapshot_name.clone()
-            };
-            let of = one.map(|one| (one.namespace.clone(), of(one).unwrap_or_default()));
-            requests(&all, |export| {
-                of.as_ref().is_none_or(|(namespace, name)| {
-                    names(export, "VirtualMachineSnapshot", namespace.as_ref(), name)
-                })
+            let Some(one) = one else { return requests(cache.store(), |_| true) };
+            let namespace = one.namespace.clone().unwrap_or_default();
+            let content = shown.get(&namespace, &one.name);
+            let snapshot = content.and_then(|content| content.spec.virtual_machine_snapshot_name.clone());
+            let snapshot = snapshot.unwrap_or_default();
+            requests_with_text(&cache, &namespace, &snapshot, |export| {
+                is_of(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &snapshot)
             })
         });
-    let all = store();
+    let cache = exports.clone();
     let claims = kept::heard(
         context.storage.claims.changes(),
         move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
-            let concerns = |export: &Export, one: &ObjectRef<PersistentVolumeClaim>| {
-                // Which claims another source has, only a look tells.
-                one.namespace == export.namespace()
-                    && (export.spec.source.kind != "PersistentVolumeClaim"
-                        || export.spec.source.name == one.name)
-            };
-            requests(&all, |export| one.is_none_or(|one| concerns(export, one)))
+            let Some(one) = one else { return requests(cache.store(), |_| true) };
+            let namespace = one.namespace.as_deref().unwrap_or_default();
+            let mut found = requests_with_text(&cache, namespace, &one.name, |export| {
+                is_of(export, CLAIM, one.namespace.as_ref(), &one.name)
+            });
+            let is_of_others = |export: &Export| export.spec.source.kind != CLAIM;
+            found.extend(requests_with_text(&cache, namespace, OF_OTHERS, is_of_others));
+            found
         },
     );
-    let all = store();
+    let cache = exports.clone();
     let backups = kept::heard(context.backups.changes(), move |one: Option<&ObjectRef<Backup>>| {
-        requests(&all, |export| {
-            one.is_none_or(|one| names(export, backup::KIND, one.namespace.as_ref(), &one.name))
+        requests_naming(&cache, one, |export| {
+            one.is_none_or(|one| is_of(export, backup::KIND, one.namespace.as_ref(), &one.name))
         })
     });
-    let instances = of_instances(context, store());
+    let instances = of_instances(context, exports.clone());
     stream::select(
         stream::select(machines, stream::select(snapshots, contents)),
         stream::select(claims, stream::select(instances, backups)),
@@ -234,19 +247,23 @@ fn of_sources(
 /// Exports that may have a claim which an instance uses.
 fn of_instances(
     context: &Context,
-    all: Store<Export>,
+    exports: Kept<Export>,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
-    stream::unfold((context.view.changes(), all), async |(mut changes, all)| {
+    stream::unfold((context.view.changes(), exports), async |(mut changes, exports)| {
         let found = match changes.recv().await {
-            Ok(Change::Machine(vmi) | Change::Pods(vmi)) => requests(&all, |export| {
-                export.namespace() == vmi.namespace
-                    && (export.spec.source.kind == "PersistentVolumeClaim"
-                        || names(export, "VirtualMachine", vmi.namespace.as_ref(), &vmi.name))
-            }),
-            Ok(Change::All) | Err(RecvError::Lagged(_)) => requests(&all, |_| true),
+            Ok(Change::Machine(vmi) | Change::Pods(vmi)) => {
+                let namespace = vmi.namespace.as_deref().unwrap_or_default();
+                let mut found = requests_with_text(&exports, namespace, &vmi.name, |export| {
+                    is_of(export, "VirtualMachine", vmi.namespace.as_ref(), &vmi.name)
+                });
+                let is_of_claim = |export: &Export| export.spec.source.kind == CLAIM;
+                found.extend(requests_with_text(&exports, namespace, OF_CLAIM, is_of_claim));
+                found
+            }
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => requests(exports.store(), |_| true),
             Err(RecvError::Closed) => return None,
         };
-        Some((stream::iter(found), (changes, all)))
+        Some((stream::iter(found), (changes, exports)))
     })
     .flatten()
 }

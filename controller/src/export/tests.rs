@@ -1,5 +1,6 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::export::{pod_name, service_name};
 use podvirt_api::names::event;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineExport as Export, VirtualMachineExportPhase as Phase,
@@ -7,6 +8,7 @@ use podvirt_api::v1::{
 };
 use serde_json::{Value, json};
 
+use super::controller::{OF_CLAIM, OF_OTHERS, names};
 use super::decide::{Action, Observed, Plan, decide};
 use super::external::External;
 use super::pod::{self, Exported, Settings};
@@ -429,4 +431,12 @@ fn another_pod_that_uses_the_claim_is_told_from_the_exports_own() {
     assert!(source::uses(&pod, "disk", &own) && !source::uses(&pod, "other", &own));
     pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
     assert!(!source::uses(&pod, "disk", &own));
+}
+
+#[test]
+fn exports_are_found_by_their_source_and_by_what_is_made_for_them() {
+    for (kind, text) in [("PersistentVolumeClaim", OF_CLAIM), ("VirtualMachine", OF_OTHERS)] {
+        let own = [pod_name("x"), service_name("x")];
+        assert_eq!(names(&export(kind, "data")), ["data", own[0].as_str(), own[1].as_str(), text]);
+    }
 }

@@ -10,6 +10,7 @@ use podvirt_api::v1::VirtualMachineExport;
 use podvirt_daemon::pki::{self, KeyPairPem, Purpose};
 
 use super::authority::{Authority, Filler};
+use super::controller::names;
 use crate::failure::Error;
 use crate::kept::Kept;
 
@@ -41,7 +42,7 @@ pub(crate) struct Identity {
 impl Exports {
     /// Nothing is known yet; `namespace` is podvirt's own.
     pub fn new(client: Client, namespace: &str) -> (Exports, Writers) {
-        let (exports, writer) = Kept::new();
+        let (exports, writer) = Kept::indexed(names);
         let (authority, filler) = Authority::new(client, namespace);
         (Exports { exports, authority }, Writers { exports: writer, filler })
     }

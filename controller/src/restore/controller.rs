@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
+use kube::runtime::controller::Action as Requeue;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::error::chain;
@@ -29,12 +27,13 @@ use podvirt_daemon::patch;
 use serde_json::json;
 
 use super::decide::{Next, Observed, STOPPING, decide};
+use super::queue::queue;
 use super::{act, claim, machine, settle};
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::DataVolumes;
 use crate::data::look::name_of;
 use crate::failure::Error;
-use crate::kept::{self, Kept, requests};
+use crate::kept::Kept;
 use crate::metrics::Metrics;
 use crate::snapshot::{Snapshots, stop};
 use crate::storage::Storage;
@@ -93,66 +92,11 @@ impl Keeper for Shared {
     }
 }
 
-type Request = ReconcileRequest<Restore>;
-
 /// Keeps all restores until it is dropped, and fills their cache.
 pub async fn run(context: Context, writer: Writer<Restore>) {
     let (queue, client) = (queue(&context), context.client.clone());
     let kept = (context.restores.clone(), writer);
     attempt::keep_all(Arc::new(Shared::new(context)), &client, kept, queue, "restores").await;
-}
-
-/// Restores that something has changed for.
-fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
-    let all = || context.restores.store().clone();
-    let own = kept::own(&context.restores);
-    let store = all();
-    let of_machines =
-        kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
-            requests(&store, |restore| is_of(restore, one.map(|one| (&one.namespace, &one.name))))
-        });
-    let store = all();
-    let of_claims = kept::heard(
-        context.storage.claims.changes(),
-        move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
-            let has = |restore: &Restore, one: &ObjectRef<PersistentVolumeClaim>| {
-                let mut noted = restore.status.restores.iter();
-                one.namespace == restore.namespace() && noted.any(|to| to.persistent_volume_claim == one.name)
-            };
-            requests(&store, |restore| restores(restore) && one.is_none_or(|one| has(restore, one)))
-        },
-    );
-    let store = all();
-    let of_data = kept::heard(context.data.changes(), move |one: Option<&ObjectRef<DataVolume>>| {
-        let has = |restore: &Restore, one: &ObjectRef<DataVolume>| {
-            let mut noted = restore.status.restores.iter();
-            one.namespace == restore.namespace()
-                && noted.any(|to| to.data_volume_name.as_deref() == Some(&one.name))
-        };
-        requests(&store, |restore| restores(restore) && one.is_none_or(|one| has(restore, one)))
-    });
-    let store = all();
-    let of_snapshots =
-        kept::heard(context.snapshots.snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
-            let has = |restore: &Restore, one: &ObjectRef<Snapshot>| {
-                one.namespace == restore.namespace() && one.name == restore.spec.virtual_machine_snapshot_name
-            };
-            requests(&store, |restore| restores(restore) && one.is_none_or(|one| has(restore, one)))
-        });
-    let store = all();
-    let of_instances = context.view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
-        requests(&store, |restore| is_of(restore, one.map(|one| (&one.namespace, &one.name))))
-    });
-    let of_storage = stream::select(of_claims, stream::select(of_data, of_snapshots));
-    stream::select(stream::select(own, of_storage), stream::select(of_machines, of_instances))
-}
-
-/// Whether a restore that is not over has this machine for its target, if one is given.
-fn is_of(restore: &Restore, machine: Option<(&Option<String>, &String)>) -> bool {
-    let is = |(namespace, name): (&Option<String>, &String)| {
-        *namespace == restore.namespace() && *name == restore.spec.target.name
-    };
-    restores(restore) && machine.is_none_or(is)
 }
 
 pub(super) async fn one(restore: &Restore, shared: &Shared) -> Result<Requeue, Error> {

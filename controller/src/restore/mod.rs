@@ -31,6 +31,7 @@ mod controller;
 mod decide;
 mod machine;
 pub(crate) mod names;
+mod queue;
 mod settle;
 #[cfg(test)]
 mod shell_tests;
@@ -41,3 +42,4 @@ pub(crate) use claim::of_backup;
 pub use controller::{Context, run};
 pub(crate) use decide::is_kept;
 pub use decide::{Next, Observed, decide};
+pub use queue::cache;

@@ -25,7 +25,7 @@ use super::view::Snapshots;
 use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::failure::Error;
-use crate::kept::{self, requests};
+use crate::kept::{self, requests_naming};
 use crate::storage::snapshot_class;
 
 /// What the reconciliations share.
@@ -66,7 +66,7 @@ pub(super) async fn run(context: Context, writer: Writer<Content>) {
 /// Contents that something has changed for.
 fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let Snapshots { snapshots, contents } = &context.snapshots;
-    let of_volumes = contents.store().clone();
+    let of_volumes = contents.clone();
     let own = kept::own(contents);
     let shown = snapshots.clone();
     let of_snapshots = kept::heard(snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
@@ -83,7 +83,7 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
                 content.namespace() == one.namespace
                     && backups.any(|backup| name_of(backup) == Some(&one.name))
             };
-            requests(&of_volumes, |content| one.is_none_or(|one| has(content, one)))
+            requests_naming(&of_volumes, one, |content| one.is_none_or(|one| has(content, one)))
         });
     stream::select(own, stream::select(of_snapshots, of_volumes))
 }

@@ -27,7 +27,7 @@ use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::{DataVolumes, Served};
 use crate::failure::Error;
-use crate::kept::{self, requests};
+use crate::kept::{self, requests_naming};
 use crate::metrics::Metrics;
 use crate::storage::Storage;
 use crate::vm::Machines;
@@ -125,7 +125,7 @@ pub async fn run(context: Context, writers: Writers) {
 /// Snapshots that something has changed for.
 fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let Snapshots { snapshots, contents } = &context.snapshots;
-    let [of_machines, of_instances] = [(); 2].map(|()| snapshots.store().clone());
+    let [of_machines, of_instances] = [(); 2].map(|()| snapshots.clone());
     let own = kept::own(snapshots);
     let shown = contents.clone();
     let of_contents = kept::heard(contents.changes(), move |one: Option<&ObjectRef<Content>>| {
@@ -143,7 +143,7 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
                     one.namespace == snapshot.namespace() && one.name == snapshot.spec.source.name
                 })
             };
-            requests(&of_machines, |snapshot| is(snapshot) && is_open(snapshot))
+            requests_naming(&of_machines, one, |snapshot| is(snapshot) && is_open(snapshot))
         });
     let of_instances = context.view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
         let is = |snapshot: &Snapshot| {
@@ -151,13 +151,13 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
                 one.namespace == snapshot.namespace() && one.name == snapshot.spec.source.name
             })
         };
-        requests(&of_instances, |snapshot| is(snapshot) && is_open(snapshot))
+        requests_naming(&of_instances, one, |snapshot| is(snapshot) && is_open(snapshot))
     });
     stream::select(stream::select(own, of_contents), stream::select(of_machines, of_instances))
 }
 
 /// Whether a snapshot may hold its source, or is going to.
-fn is_open(snapshot: &Snapshot) -> bool {
+pub(super) fn is_open(snapshot: &Snapshot) -> bool {
     snapshot::progresses(snapshot) || snapshot.metadata.deletion_timestamp.is_some()
 }
 

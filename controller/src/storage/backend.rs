@@ -138,7 +138,14 @@ pub fn labelled(
     machine: &str,
     storage: &Storage,
 ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<> {
-    storage.claims.with_text(namespace, &label_value(machine), state_of).into_iter()
+    let label = label_value(machine);
+    let found = storage.claims.with_text(namespace, &label).into_iter();
+    found.filter(move |claim| state_of(claim) == Some(label.as_str()))
+}
+
+/// By which texts the cache of claims is indexed: the machines whose state is on them.
+pub(super) fn machines(claim: &PersistentVolumeClaim) -> Vec<String> {
+    state_of(claim).map(ToOwned::to_owned).into_iter().collect()
 }
 
 /// The machine whose state is on a claim, by the claim's label.

@@ -66,7 +66,7 @@ impl Storage {
     /// Empty caches, and what fills them.
     pub fn new() -> (Storage, Writers) {
         // Each pass over an instance asks for the claim of its state.
-        let (claims, claim_writer) = Kept::indexed(backend::state_of);
+        let (claims, claim_writer) = Kept::indexed(backend::machines);
         let (classes, class_writer) = Kept::new();
         let (profiles, profile_writer) = Kept::new();
         let (data_settings, data_settings_writer) = Kept::new();

@@ -104,7 +104,7 @@ impl View {
     }
 
     /// Tells the listeners of a change.
-    pub(super) fn changed(&self, change: Change) {
+    pub(crate) fn changed(&self, change: Change) {
         // Without a listener no task needs to know.
         let _no_listener = self.changes.send(change);
     }
