@@ -10,6 +10,7 @@ mod tests;
 mod unreadable;
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use ask::{answered, asked, asked_raw, failed, gone_is_none, list, list_if_known, unless};
 pub(crate) use codec::is_guarded;
@@ -227,6 +228,15 @@ impl Store for Cluster {
         let mut held = self.unreadable.without(&what, found, codec::held).objects;
         held.retain(|h| network.is_none_or(|n| n == h.network));
         Ok(held)
+    }
+
+    async fn find_address(&self, network: &str, address: IpAddr) -> Result<Option<Held>, StoreError> {
+        let what = format!("get the LeasedAddress of {address} on {network}");
+        let name = address_name(network, address);
+        let found = asked(&what, self.all::<LeasedAddress>().get_opt(&name)).await?;
+        let mut held = self.unreadable.without(&what, found.into_iter().collect(), codec::held).objects;
+        held.retain(|h| h.network == network && h.address == address);
+        Ok(held.pop())
     }
 
     async fn hold(&self, address: &Held) -> Result<Option<Held>, StoreError> {

@@ -117,8 +117,11 @@ async fn a_lease_that_is_ended_leaves_nothing_and_one_that_is_ending_is_not_acqu
     let error = acquire(&cluster, Kind::AddressLease, "a").await.unwrap_err();
     assert_eq!(error.code, crate::error::Code::TryAgain);
     assert!(ipam::confirm(&cluster, &lease).await.is_err());
+    server.lock().unwrap().requests.clear();
     assert!(ipam::end(&cluster, &ending).await.unwrap());
     assert!(server.lock().unwrap().objects.is_empty());
+    let requests = std::mem::take(&mut server.lock().unwrap().requests);
+    assert!(!requests.iter().any(|request| request.ends_with("/leasedaddresses")), "{requests:?}");
     assert!(ipam::end(&cluster, &ending).await.unwrap(), "once more does no harm");
 }
 
@@ -303,6 +306,11 @@ async fn an_address_that_cannot_be_read_counts_as_taken() {
     }
     let error = acquire(&cluster, Kind::AddressLease, "g").await.unwrap_err();
     assert_eq!(error.code, crate::error::Code::Exhausted, "{error}");
+    let found = async |place: usize| {
+        let address = first.addresses[place].addr();
+        cluster.find_address("flat", address).await.unwrap().map(|held| held.lease)
+    };
+    assert_eq!((found(0).await, found(1).await), (None, Some(first.key.clone())));
     ipam::sweep(&cluster, &mut Failures::default()).await.unwrap();
     assert!(server.lock().unwrap().objects.contains_key(&at), "it is not swept");
 }

@@ -168,8 +168,7 @@ async fn choose<S: Store>(
             made.push(new);
             return Ok(address);
         }
-        let held = store.addresses(Some(network)).await?;
-        return match held.into_iter().find(|h| h.address == address) {
+        return match store.find_address(network, address).await? {
             Some(h) if h.lease_uid == lease.uid => Ok(address),
             Some(h) => {
                 let msg =

@@ -198,6 +198,13 @@ pub trait Store {
     /// refuses these as well.
     fn addresses(&self, network: Option<&str>) -> impl Future<Output = Result<Vec<Held>, StoreError>>;
 
+    /// The address of `network`, if it is held and its object can be read.
+    fn find_address(
+        &self,
+        network: &str,
+        address: IpAddr,
+    ) -> impl Future<Output = Result<Option<Held>, StoreError>>;
+
     /// Makes an address; no answer when another machine holds it.
     fn hold(&self, address: &Held) -> impl Future<Output = Result<Option<Held>, StoreError>>;
 

@@ -216,6 +216,36 @@ fn a_lease_that_changed_is_not_ended_by_a_client_that_has_not_seen_it() {
     assert!(store.all_held().is_empty() && store.all_leases().is_empty());
 }
 
+#[test]
+fn the_end_of_a_lease_reads_its_own_addresses_and_not_the_networks() {
+    let (store, network) = (Fake::default(), network("172.30.0.0/16", json!({})));
+    let lease = alone(add(&store, &network, "web")).unwrap();
+    for number in 0..2_000_u32 {
+        let others = super::Held {
+            network: "flat".into(),
+            address: IpAddr::V4((0xac1e_0000 + 0x4000 + number).into()),
+            lease: key("others"),
+            lease_uid: "others".into(),
+            uid: String::new(),
+        };
+        let _taken = alone(store.hold(&others)).unwrap();
+    }
+    let (held, answered) = (store.all_held().len(), store.answered());
+    assert!(alone(end(&store, &lease)).unwrap());
+    assert_eq!(store.answered() - answered, 2);
+    assert_eq!((held - store.all_held().len(), store.all_leases().len()), (2, 0));
+}
+
+#[test]
+fn a_lease_that_ends_before_its_addresses_are_chosen_frees_what_is_held_for_it() {
+    let (store, network) = (Fake::default(), network("172.30.0.0/29", json!({})));
+    let lease = alone(add(&store, &network, "web")).unwrap();
+    let empty = Lease { addresses: Vec::new(), ..lease };
+    let empty = alone(store.update(&empty)).unwrap().unwrap();
+    assert!(alone(end(&store, &empty)).unwrap());
+    assert!(store.all_held().is_empty() && store.all_leases().is_empty());
+}
+
 /// Wherever the one is when the other takes up what it holds.
 #[test]
 fn an_add_that_fails_does_not_free_what_the_other_pod_took_up() {

@@ -9,6 +9,9 @@ use super::{Failures, Held, Kind, Lease, Store, StoreError};
 /// Ends `lease` and frees its addresses; nothing that uses them may be left. Whether it was the lease's last version:
 /// if not, it is as it was. It may be called again after it was cut off anywhere.
 ///
+/// Addresses that a set lease does not list are left to [`sweep`]: a list of the network is as long as the network has addresses. An
+/// ending lease lists what it will ever list, so the version that is given tells all.
+///
 /// # Errors
 /// The store fails; the lease is ending then or as it was.
 pub async fn end<S: Store>(store: &S, lease: &Lease) -> Result<bool, StoreError> {
@@ -16,10 +19,16 @@ pub async fn end<S: Store>(store: &S, lease: &Lease) -> Result<bool, StoreError>
     if !lease.ending && !store.delete(lease).await? {
         return Ok(false);
     }
-    for held in store.addresses(Some(&lease.network)).await? {
-        if held.lease_uid == lease.uid {
-            store.free(&held).await?;
-        }
+    let mut held = Vec::new();
+    if lease.addresses.is_empty() {
+        // Only a list tells what was held for it in vain.
+        held = store.addresses(Some(&lease.network)).await?;
+    }
+    for listed in &lease.addresses {
+        held.extend(store.find_address(&lease.network, listed.addr()).await?);
+    }
+    for held in held.iter().filter(|held| held.lease_uid == lease.uid) {
+        store.free(held).await?;
     }
     while let Some(now) = store.find(&lease.key).await? {
         if now.uid != lease.uid || !now.guarded {

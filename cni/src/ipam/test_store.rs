@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::task::Poll;
 
 use super::{Held, Key, Lease, Leases, Store, StoreError};
@@ -18,6 +19,8 @@ struct State {
     clock: u64,
     leases: Vec<Lease>,
     held: Vec<Held>,
+    /// Addresses that were answered.
+    answered: usize,
 }
 
 impl State {
@@ -40,6 +43,11 @@ impl Fake {
 
     pub(crate) fn all_held(&self) -> Vec<Held> {
         self.state.borrow().held.clone()
+    }
+
+    /// How many addresses the store has answered.
+    pub(crate) fn answered(&self) -> usize {
+        self.state.borrow().answered
     }
 
     /// What the garbage collector does when an owner is gone, and a user by hand.
@@ -118,8 +126,19 @@ impl Store for Fake {
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {
         step().await;
-        let state = self.state.borrow();
-        Ok(state.held.iter().filter(|h| network.is_none_or(|n| n == h.network)).cloned().collect())
+        let state = &mut *self.state.borrow_mut();
+        let found: Vec<Held> =
+            state.held.iter().filter(|h| network.is_none_or(|n| n == h.network)).cloned().collect();
+        state.answered += found.len();
+        Ok(found)
+    }
+
+    async fn find_address(&self, network: &str, address: IpAddr) -> Result<Option<Held>, StoreError> {
+        step().await;
+        let state = &mut *self.state.borrow_mut();
+        let found = state.held.iter().find(|h| h.network == network && h.address == address).cloned();
+        state.answered += usize::from(found.is_some());
+        Ok(found)
     }
 
     async fn hold(&self, address: &Held) -> Result<Option<Held>, StoreError> {

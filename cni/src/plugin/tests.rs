@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
 
 use serde_json::json;
 
@@ -80,6 +81,10 @@ impl Store for World {
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {
         self.leases.addresses(network).await
+    }
+
+    async fn find_address(&self, network: &str, address: IpAddr) -> Result<Option<Held>, StoreError> {
+        self.leases.find_address(network, address).await
     }
 
     async fn hold(&self, address: &Held) -> Result<Option<Held>, StoreError> {
