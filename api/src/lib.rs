@@ -64,6 +64,7 @@ pub mod v1;
 pub mod validate;
 pub mod verbosity;
 pub mod vmi;
+pub mod vmi_info;
 
 pub use mac::MacAddr;
 pub use meta::ObjectMeta;

@@ -10,17 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use podvirt_api::migration::{eviction_strategy, migratable};
+use podvirt_api::names::label;
 use podvirt_api::v1::{
     EvictionStrategy, KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceMigration as Migration, VirtualMachineSnapshot as Snapshot,
 };
+use podvirt_api::vmi_info;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::settings::Cluster;
 use crate::vm::Machines;
-use crate::vmi::View;
+use crate::vmi::{View, pods};
 
 /// What stands in a label that has nothing to say; KubeVirt's.
 const NONE: &str = "<none>";
@@ -225,7 +227,14 @@ fn of_instances(
             ended.push((labels, seconds(time.0)));
         }
     }
+    // virt-handler tells of those that have a node.
+    let is_on_node = |vmi: &VirtualMachineInstance| vmi.labels().contains_key(label::NODE_NAME);
+    let infos = instances.iter().filter(|vmi| !is_on_node(vmi)).map(|vmi| {
+        let labels = vmi_info::labels(vmi, "", pods::name_of(vmi), configuration);
+        (Vec::from(labels), 1.0)
+    });
     vec![
+        Family { name: vmi_info::NAME, help: "A VMI that is on no node yet", samples: infos.collect() },
         Family {
             name: "kubevirt_vmi_non_evictable",
             help: "Whether an eviction is to migrate the instance, and cannot",

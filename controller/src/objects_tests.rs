@@ -71,6 +71,34 @@ fn an_instance_that_is_to_migrate_and_cannot_is_not_evictable() {
 }
 
 #[test]
+fn an_instance_has_its_info_here_until_a_node_has_it() {
+    let instance = |name: &str, phase: &str, labels: Value| {
+        of(json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": name, "labels": labels},
+            "spec": {"domain": {"devices": {}}}, "status": {"phase": phase},
+        }))
+    };
+    let on_node = json!({"kubevirt.io/nodeName": "node1"});
+    let instances = [
+        instance("waits", "Pending", json!({})),
+        instance("comes", "Scheduling", json!({})),
+        instance("there", "Scheduled", on_node.clone()),
+        instance("ended", "Succeeded", on_node),
+    ];
+    let families = of_instances(&instances, &KubeVirtConfiguration::default(), &[]);
+    let family = families.iter().find(|family| family.name == "kubevirt_vmi_info").unwrap();
+    let first = |(labels, _): &(Labels, f64)| {
+        labels[..4].iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let found: Vec<String> = family.samples.iter().map(first).collect();
+    let expected =
+        ["node= namespace=shop name=waits phase=pending", "node= namespace=shop name=comes phase=scheduling"];
+    assert_eq!(found, expected);
+    let pod = &family.samples[0].0[16];
+    assert!(pod.0 == "vmi_pod" && pod.1.starts_with("virt-launcher-waits-"), "{pod:?}");
+}
+
+#[test]
 fn migrations_are_counted_by_phase_until_they_are_over() {
     let migration = |name: &str, phase: &str| {
         of(json!({

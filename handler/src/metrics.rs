@@ -1,18 +1,15 @@
 //! What is counted, under KubeVirt's names and labels where it has them; podvirt's own have the prefix `podvirt_handler_`.
 //!
 //! What a VMI's status says anyway (`kubevirt_vmi_info`, `kubevirt_vmi_status_addresses`) is made of the store when
-//! it is asked for: no series outlives its VMI.
+//! it is asked for: no series outlives its VMI. virt-controller has the `kubevirt_vmi_info` of those that are on no node yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use podvirt_api::migration::eviction_strategy;
-use podvirt_api::names::label;
 use podvirt_api::v1::{
-    EvictionStrategy, KubeVirt, KubeVirtConfiguration, VirtualMachineInstance,
-    VirtualMachineInstanceCondition, VirtualMachineInstanceConditionType as Condition,
-    VirtualMachineInstanceNetworkInterface,
+    KubeVirt, KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceNetworkInterface,
 };
+use podvirt_api::vmi_info;
 use podvirt_proto::migration::Progress;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -26,10 +23,6 @@ use crate::queue::Outcome;
 
 /// The name of the work queue in its metrics.
 const QUEUE: &str = "virt-handler-vm";
-/// Annotations of a VMI with the name of its instance type, of its namespace or of the cluster.
-const INSTANCETYPE: [&str; 2] = ["kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name"];
-/// The same of its preference.
-const PREFERENCE: [&str; 2] = ["kubevirt.io/preference-name", "kubevirt.io/cluster-preference-name"];
 
 /// Counters and gauges. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -171,11 +164,11 @@ impl Collector for Vmis {
         // One that comes from another node is counted there until it is here.
         vmis.retain(|vmi| vmi.status.node_name.as_deref().is_none_or(|on| on == self.node));
         let mut info =
-            encoder.encode_descriptor("kubevirt_vmi_info", "A VMI of this node", None, one.metric_type())?;
+            encoder.encode_descriptor(vmi_info::NAME, "A VMI of this node", None, one.metric_type())?;
         let configuration = self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for vmi in &vmis {
-            let is_evictable = is_evictable(vmi, &configuration);
-            one.encode(info.encode_family(&info_labels(vmi, &self.node, is_evictable))?)?;
+            let labels = vmi_info::labels(vmi, &self.node, pods::name_of(vmi), &configuration);
+            one.encode(info.encode_family(&labels)?)?;
         }
         let mut addresses = encoder.encode_descriptor(
             "kubevirt_vmi_status_addresses",
@@ -193,50 +186,6 @@ impl Collector for Vmis {
         }
         self.encode_moving(&mut encoder)
     }
-}
-
-/// Labels of `kubevirt_vmi_info`, as upstream's.
-fn info_labels(vmi: &VirtualMachineInstance, node: &str, is_evictable: bool) -> [(&'static str, String); 17] {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let noted = |names: &[&str]| {
-        let found =
-            vmi.metadata.annotations.iter().find_map(|all| names.iter().find_map(|name| all.get(*name)));
-        found.cloned().unwrap_or_default()
-    };
-    let guest = vmi.status.guest_os_info.clone().unwrap_or_default();
-    let phase = vmi.status.phase.as_ref().map_or("", |phase| phase.as_str());
-    let machine = vmi.status.machine.as_ref().and_then(|machine| machine.r#type.clone());
-    let labels = vmi.metadata.labels.as_ref();
-    let is_outdated = labels.is_some_and(|labels| labels.contains_key(label::OUTDATED_LAUNCHER_IMAGE));
-    [
-        ("node", node.to_owned()),
-        ("namespace", text(&vmi.metadata.namespace)),
-        ("name", text(&vmi.metadata.name)),
-        ("phase", phase.to_lowercase()),
-        ("os", noted(&["vm.kubevirt.io/os"])),
-        ("workload", noted(&["vm.kubevirt.io/workload"])),
-        ("flavor", noted(&["vm.kubevirt.io/flavor"])),
-        ("instance_type", noted(&INSTANCETYPE)),
-        ("preference", noted(&PREFERENCE)),
-        ("guest_os_kernel_release", text(&guest.kernel_release)),
-        ("guest_os_machine", machine.unwrap_or_default()),
-        ("guest_os_arch", text(&guest.machine)),
-        ("guest_os_name", text(&guest.name)),
-        ("guest_os_version_id", text(&guest.version_id)),
-        ("evictable", is_evictable.to_string()),
-        ("outdated", is_outdated.to_string()),
-        ("vmi_pod", pods::name_of(vmi)),
-    ]
-}
-
-/// Whether an eviction of its pod ends otherwise than by being refused: a machine that is to move and cannot stands in the way of a
-/// node's drain.
-fn is_evictable(vmi: &VirtualMachineInstance, configuration: &KubeVirtConfiguration) -> bool {
-    let moves = eviction_strategy(vmi, configuration) == EvictionStrategy::LiveMigrate;
-    let is_migratable = |condition: &VirtualMachineInstanceCondition| {
-        condition.r#type == Condition::LiveMigratable && condition.status == "True"
-    };
-    !moves || vmi.status.conditions.iter().any(is_migratable)
 }
 
 type AddressLabels = [(&'static str, String); 7];
@@ -353,53 +302,5 @@ mod tests {
         assert!(!text(&registry).contains("data_remaining_bytes{"));
         store.remove("u");
         assert!(!text(&registry).contains("phase="));
-    }
-    #[test]
-    fn a_vmi_is_described_by_upstreams_labels() {
-        let vmi = serde_json::json!({
-            "metadata": {
-                "name": "web", "namespace": "shop", "uid": "u", "labels": {"kubevirt.io/outdatedLauncherImage": ""},
-                "annotations": {
-                    "vm.kubevirt.io/os": "fedora", "vm.kubevirt.io/workload": "server", "vm.kubevirt.io/flavor": "small",
-                    "kubevirt.io/cluster-instancetype-name": "u1.small", "kubevirt.io/preference-name": "own",
-                },
-            },
-            "spec": {"domain": {"devices": {}}, "evictionStrategy": "LiveMigrate"},
-            "status": {
-                "phase": "Running", "machine": {"type": "pc-q35-10.0"},
-                "guestOSInfo": {"name": "Fedora Linux", "versionId": "43", "kernelRelease": "6.18", "machine": "x86_64"},
-            },
-        });
-        let mut vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
-        let mut cluster = KubeVirtConfiguration::default();
-        let labels = info_labels(&vmi, "node1", is_evictable(&vmi, &cluster));
-        let pod = pods::name_of(&vmi);
-        assert!(pod.starts_with("virt-launcher-web-"), "{pod}");
-        let expected = [
-            ("node", "node1"),
-            ("namespace", "shop"),
-            ("name", "web"),
-            ("phase", "running"),
-            ("os", "fedora"),
-            ("workload", "server"),
-            ("flavor", "small"),
-            ("instance_type", "u1.small"),
-            ("preference", "own"),
-            ("guest_os_kernel_release", "6.18"),
-            ("guest_os_machine", "pc-q35-10.0"),
-            ("guest_os_arch", "x86_64"),
-            ("guest_os_name", "Fedora Linux"),
-            ("guest_os_version_id", "43"),
-            ("evictable", "false"),
-            ("outdated", "true"),
-            ("vmi_pod", pod.as_str()),
-        ];
-        assert_eq!(labels.each_ref().map(|(name, value)| (*name, value.as_str())), expected);
-        vmi.spec.eviction_strategy = Some(EvictionStrategy::LiveMigrateIfPossible);
-        assert!(is_evictable(&vmi, &cluster));
-        vmi.spec.eviction_strategy = None;
-        assert!(is_evictable(&vmi, &cluster));
-        cluster.eviction_strategy = Some(EvictionStrategy::LiveMigrate);
-        assert!(!is_evictable(&vmi, &cluster), "the cluster's strategy holds where the machine says none");
     }
 }

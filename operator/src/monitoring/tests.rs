@@ -28,7 +28,8 @@ const WORDS: &[&str] = &[
     "guest_os_kernel_release",
 ];
 /// Where the names of series are that there are of machines alone.
-const OF_MACHINES: [&str; 3] = [
+const OF_MACHINES: [&str; 4] = [
+    include_str!("../../../api/src/vmi_info.rs"),
     include_str!("../../../controller/src/objects.rs"),
     include_str!("../../../handler/src/metrics.rs"),
     include_str!("../../../handler/src/statistics/families.rs"),
