@@ -32,7 +32,7 @@ struct KindKeys {
 
 impl KindKeys {
     fn apply(&mut self, kind: Kind, event: Event<LeaseMeta>) {
-        let key = |lease: &LeaseMeta| Key::of(kind, &lease.metadata);
+        let key = |lease: &LeaseMeta| Key::from_meta(kind, &lease.metadata);
         let is_ending =
             |lease: &LeaseMeta| lease.metadata.deletion_timestamp.is_some() && is_guarded(&lease.metadata);
         match event {
@@ -50,7 +50,7 @@ impl KindKeys {
 }
 
 impl Ending {
-    fn of_kind(&self, kind: Kind) -> &Mutex<KindKeys> {
+    fn keys_by_kind(&self, kind: Kind) -> &Mutex<KindKeys> {
         match kind {
             Kind::AddressLease => &self.leases,
             Kind::IpamClaim => &self.claims,
@@ -59,13 +59,13 @@ impl Ending {
 
     /// The keys now.
     pub(crate) fn keys(&self) -> Vec<Key> {
-        let kinds = [Kind::AddressLease, Kind::IpamClaim].map(|kind| self.of_kind(kind));
+        let kinds = [Kind::AddressLease, Kind::IpamClaim].map(|kind| self.keys_by_kind(kind));
         let keys = kinds.map(|keys| keys.lock().unwrap_or_else(PoisonError::into_inner).keys.clone());
         keys.into_iter().flatten().collect()
     }
 
     fn apply(&self, kind: Kind, event: Event<LeaseMeta>) {
-        self.of_kind(kind).lock().unwrap_or_else(PoisonError::into_inner).apply(kind, event);
+        self.keys_by_kind(kind).lock().unwrap_or_else(PoisonError::into_inner).apply(kind, event);
     }
 
     /// Follows the leases of the cluster for as long as it is polled.

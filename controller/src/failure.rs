@@ -19,11 +19,11 @@ pub(crate) trait Failure: std::error::Error + 'static {
 }
 
 /// The longest time until an attempt that the API server has forbidden is made again: a quota may be raised meanwhile.
-const FORBIDDEN_RETRY: Duration = Duration::from_secs(30);
+const FORBIDDEN_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// [`Failure::longest_retry`] of what the API server has answered.
-pub(crate) fn retry_of(error: &kube::Error) -> Option<Duration> {
-    matches!(error, kube::Error::Api(status) if status.is_forbidden()).then_some(FORBIDDEN_RETRY)
+pub(crate) fn retry_delay(error: &kube::Error) -> Option<Duration> {
+    matches!(error, kube::Error::Api(status) if status.is_forbidden()).then_some(FORBIDDEN_RETRY_DELAY)
 }
 
 /// An attempt failed; it is made again, later each time.

@@ -98,12 +98,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::kept::Kept;
-    use crate::storage::backend::state_of;
+    use crate::storage::backend::state_label;
 
     use super::*;
 
     fn machines(claim: &PersistentVolumeClaim) -> Vec<String> {
-        state_of(claim).map(str::to_owned).into_iter().collect()
+        state_label(claim).map(str::to_owned).into_iter().collect()
     }
 
     fn claim(namespace: &str, name: &str, machine: Value) -> PersistentVolumeClaim {
@@ -112,20 +112,20 @@ mod tests {
         serde_json::from_value(json!({ "metadata": meta })).unwrap()
     }
 
-    fn take(
-        kept: &Kept<PersistentVolumeClaim>,
+    fn apply_event(
+        cache: &Kept<PersistentVolumeClaim>,
         writer: &mut Writer<PersistentVolumeClaim>,
         event: Event<PersistentVolumeClaim>,
     ) {
         writer.apply_watcher_event(&event);
-        kept.taken(&Ok(event));
+        cache.taken(&Ok(event));
     }
 
     #[test]
     fn it_follows_the_cache() {
-        let (kept, mut writer) = Kept::indexed(machines);
-        let found = |kept: &Kept<PersistentVolumeClaim>, machine: &str| -> Vec<String> {
-            let all = kept.with_text("ns", machine);
+        let (cache, mut writer) = Kept::indexed(machines);
+        let found = |cache: &Kept<PersistentVolumeClaim>, machine: &str| -> Vec<String> {
+            let all = cache.with_text("ns", machine);
             all.iter().map(|claim| claim.metadata.name.clone().unwrap()).collect()
         };
         for event in [
@@ -135,22 +135,22 @@ mod tests {
             Event::InitApply(claim("ns", "c", Value::Null)),
             Event::InitDone,
         ] {
-            take(&kept, &mut writer, event);
+            apply_event(&cache, &mut writer, event);
         }
-        assert_eq!(found(&kept, "web"), ["a"], "of the namespace");
-        take(&kept, &mut writer, Event::Apply(claim("ns", "c", json!("web"))));
-        assert_eq!(found(&kept, "web"), ["a", "c"]);
-        take(&kept, &mut writer, Event::Apply(claim("ns", "c", json!("db"))));
-        assert_eq!((found(&kept, "web"), found(&kept, "db")), (vec!["a".to_owned()], vec!["c".to_owned()]));
-        take(&kept, &mut writer, Event::Delete(claim("ns", "a", json!("web"))));
-        assert_eq!(found(&kept, "web"), [""; 0]);
+        assert_eq!(found(&cache, "web"), ["a"], "of the namespace");
+        apply_event(&cache, &mut writer, Event::Apply(claim("ns", "c", json!("web"))));
+        assert_eq!(found(&cache, "web"), ["a", "c"]);
+        apply_event(&cache, &mut writer, Event::Apply(claim("ns", "c", json!("db"))));
+        assert_eq!((found(&cache, "web"), found(&cache, "db")), (vec!["a".to_owned()], vec!["c".to_owned()]));
+        apply_event(&cache, &mut writer, Event::Delete(claim("ns", "a", json!("web"))));
+        assert_eq!(found(&cache, "web"), [""; 0]);
         // What a new list lacks is gone.
         for event in [Event::Init, Event::InitApply(claim("ns", "d", json!("web"))), Event::InitDone] {
-            take(&kept, &mut writer, event);
+            apply_event(&cache, &mut writer, event);
         }
-        assert_eq!((found(&kept, "web"), found(&kept, "db")), (vec!["d".to_owned()], vec![]));
+        assert_eq!((found(&cache, "web"), found(&cache, "db")), (vec!["d".to_owned()], vec![]));
         let index = Index::new(machines);
-        index.apply(&Event::InitDone, kept.store());
+        index.apply(&Event::InitDone, cache.store());
         assert_eq!(index.names("ns", "web"), ["d"], "no other object is read");
     }
 

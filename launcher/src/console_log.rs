@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::cli::TailConsole;
 
 /// The time between two looks at the file.
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A file that is followed by its name.
 struct Tail {
@@ -32,12 +32,12 @@ struct Tail {
 ///
 /// The file cannot be read, or the output not written.
 pub async fn run(args: &TailConsole) -> Result<()> {
-    let mut told = signal(SignalKind::terminate()).context("cannot take SIGTERM")?;
+    let mut termination = signal(SignalKind::terminate()).context("cannot take SIGTERM")?;
     let mut tail = Tail { path: args.log_file.clone(), file: None };
     loop {
         let ends = tokio::select! {
-            () = sleep(POLL) => false,
-            _ = told.recv() => true,
+            () = sleep(POLL_INTERVAL) => false,
+            _ = termination.recv() => true,
         };
         tail.copy(&mut io::stdout().lock())
             .with_context(|| format!("cannot copy {}", tail.path.display()))?;

@@ -1,7 +1,7 @@
 //! Nodes that have been away for long, as far as pods of podvirt's DaemonSets are on them.
 //!
 //! In a large cluster some node is always away: switched off, cut off, or broken. Its pod of virt-handler can neither be replaced
-//! nor become ready, and must not hold up an update of all others. Pods that have not been ready for [`ABSENCE`] point to
+//! nor become ready, and must not hold up an update of all others. Pods that have not been ready for [`MIN_ABSENCE`] point to
 //! such nodes; a node counts as away once it has not been ready itself for so long. A pod that is not ready on a node that
 //! is ready is waited for.
 
@@ -18,15 +18,15 @@ use crate::rollout::AbsentPod;
 use crate::target::Target;
 
 /// Time that a node is not ready until it is not waited for: a node that starts again takes less.
-const ABSENCE: Duration = Duration::from_secs(300);
+const MIN_ABSENCE: Duration = Duration::from_secs(300);
 /// Most nodes that are asked for in a pass. Where more are away, the cluster as a whole is ill, and an update waits.
 const MAX_ABSENT_NODES: usize = 32;
 
-/// Whether a condition `Ready`, its status and its last transition, has been other than True for [`ABSENCE`].
+/// Whether a condition `Ready`, its status and its last transition, has been other than True for [`MIN_ABSENCE`].
 fn is_long(ready: Option<(&str, Option<&Time>)>, now: Timestamp) -> bool {
     let Some((status, Some(since))) = ready else { return false };
     status != "True"
-        && now.duration_since(since.0) >= jiff::SignedDuration::try_from(ABSENCE).unwrap_or_default()
+        && now.duration_since(since.0) >= jiff::SignedDuration::try_from(MIN_ABSENCE).unwrap_or_default()
 }
 
 fn is_pod_unready(pod: &Pod, now: Timestamp) -> bool {

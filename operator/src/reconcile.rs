@@ -31,7 +31,7 @@ use crate::monitoring;
 use crate::order::waves;
 use crate::remove;
 use crate::rollout::{Rollout, trouble};
-use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, FOREIGN, INVALID, Outcome, READY, after};
+use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, KUBEVIRT_INSTALLED, INVALID, Outcome, READY, after};
 use crate::target::{Own, Target};
 use crate::transition::{is_divided, phases};
 
@@ -205,7 +205,7 @@ impl Parts {
         let served = self.cluster.served().await?;
         let there = self.cluster.all(&served).await?;
         if let Some(foreign) = Foreign::find(&there) {
-            return failed(FOREIGN, foreign.to_string());
+            return failed(KUBEVIRT_INSTALLED, foreign.to_string());
         }
         let order = match waves(kubevirt.status.observed_kube_virt_version.as_deref(), &target.version) {
             Ok(order) => order,
@@ -217,7 +217,7 @@ impl Parts {
         };
         let observed = kubevirt.status.observed_deployment_id.as_deref();
         let updates = observed.is_some_and(|id| !id.is_empty() && id != target.id);
-        let phases = phases(&objects, &self.of_other_versions(&there, target).await?, updates);
+        let phases = phases(&objects, &self.stored_at_other_versions(&there, target).await?, updates);
         for object in &phases.first {
             self.cluster.keep(object, &there).await?;
         }
@@ -226,11 +226,11 @@ impl Parts {
             let (mut waiting, mut pods) = (Vec::new(), None);
             for object in objects.iter().filter(|object| object.wave() == wave) {
                 let stored = self.cluster.apply(object).await?;
-                let mut rollout = Rollout::of(object, &stored, &[]);
+                let mut rollout = Rollout::judge(object, &stored, &[]);
                 if !rollout.serves && object.kind == DAEMON_SET {
                     let pods = self.daemons_pods(&mut pods).await;
                     let away = absent::find(&self.cluster, pods, object.name(), target).await;
-                    rollout = Rollout::of(object, &stored, &away);
+                    rollout = Rollout::judge(object, &stored, &away);
                     absent.extend(away);
                 }
                 if !rollout.serves {
@@ -260,7 +260,11 @@ impl Parts {
     }
 
     /// The roles and policies as they are stored, if any of them is of another version than `target`.
-    async fn of_other_versions(&self, there: &[Stored], target: &Target) -> Result<Vec<Value>, ClusterError> {
+    async fn stored_at_other_versions(
+        &self,
+        there: &[Stored],
+        target: &Target,
+    ) -> Result<Vec<Value>, ClusterError> {
         let mut found = Vec::new();
         for kind in KINDS.iter().filter(|kind| is_divided(**kind)) {
             let is_other = |own: &&Stored| own.kind == *kind && own.identifier.as_ref() != Some(&target.id);

@@ -11,7 +11,7 @@
 use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::foreign::Foreign;
 use crate::manifests::{DEFINITION, KINDS, Kind};
-use crate::status::{FOREIGN, Outcome};
+use crate::status::{KUBEVIRT_INSTALLED, Outcome};
 
 /// What to delete now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub async fn pass(cluster: &Cluster) -> Result<Outcome, ClusterError> {
     let served = cluster.served().await?;
     let there = cluster.all(&served).await?;
     if let Some(foreign) = Foreign::find(&there) {
-        return Ok(Outcome::Failed { reason: FOREIGN, message: foreign.to_string() });
+        return Ok(Outcome::Failed { reason: KUBEVIRT_INSTALLED, message: foreign.to_string() });
     }
     let plan = plan(&there);
     cluster.delete_all(plan.delete.iter()).await?;

@@ -31,7 +31,7 @@ pub struct AbsentPod {
 
 impl Rollout {
     /// Judges a daemon as the API server has it. Of a DaemonSet the pods in `absent` are not waited for, as long as one node is left.
-    pub fn of(object: &Object, stored: &Value, absent: &[AbsentPod]) -> Self {
+    pub fn judge(object: &Object, stored: &Value, absent: &[AbsentPod]) -> Self {
         let (spec, status) = (&stored["spec"], &stored["status"]);
         let number = |name: &str| status[name].as_i64().unwrap_or(0);
         let seen = number("observedGeneration") >= stored["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -131,7 +131,7 @@ mod tests {
 
     fn deployment(status: Value) -> Rollout {
         let stored = json!({"metadata": {"generation": 3}, "spec": {"replicas": 2}, "status": status});
-        Rollout::of(&daemon("virt-api"), &stored, &[])
+        Rollout::judge(&daemon("virt-api"), &stored, &[])
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         let counts = |updated: i64, available: i64, wanted: i64| {
             let stored = json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1,
                 "desiredNumberScheduled": wanted, "updatedNumberScheduled": updated, "numberAvailable": available}});
-            Rollout::of(&daemon("virt-handler"), &stored, &[])
+            Rollout::judge(&daemon("virt-handler"), &stored, &[])
         };
         assert!(counts(2, 2, 2).serves);
         assert!(!counts(1, 2, 2).serves, "one is of an older version");
@@ -173,7 +173,7 @@ mod tests {
         let counts = |updated: i64, available: i64, absent: &[AbsentPod]| {
             let stored = json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1,
                 "desiredNumberScheduled": 3, "updatedNumberScheduled": updated, "numberAvailable": available}});
-            Rollout::of(&daemon("virt-handler"), &stored, absent).serves
+            Rollout::judge(&daemon("virt-handler"), &stored, absent).serves
         };
         let absent = |is_new| AbsentPod { node: "n1".into(), is_new };
         assert!(counts(2, 2, &[absent(false)]));

@@ -45,7 +45,7 @@ pub const INVALID: &str = "InvalidConfiguration";
 /// Reason of a version that is not installed.
 pub const DOWNGRADE: &str = "DowngradeRefused";
 /// Reason of an installation that is KubeVirt's own.
-pub const FOREIGN: &str = "KubeVirtInstalled";
+pub const KUBEVIRT_INSTALLED: &str = "KubeVirtInstalled";
 /// Reason of nodes that have been away for long.
 pub const NODES_ABSENT: &str = "NodesNotReady";
 /// Reason of a pass that failed.

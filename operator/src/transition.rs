@@ -30,9 +30,9 @@ use crate::customize::IDENTIFIER;
 use crate::manifests::{CLUSTER_ROLE, CLUSTER_ROLE_BINDING, Kind, Object, ROLE, ROLE_BINDING, Wave};
 
 /// Kinds of roles, and of what binds them.
-const RIGHTS: [Kind; 4] = [CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING];
+const ROLE_AND_BINDING_KINDS: [Kind; 4] = [CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING];
 /// End of the name of a role that has the new version's rules until all daemons are new.
-const NEXT: &str = "-next";
+const NEXT_SUFFIX: &str = "-next";
 
 /// The objects of [`Wave::Common`] in the order of an update.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,11 +65,11 @@ pub fn phases(objects: &[Object], stored: &[Value], updates: bool) -> Phases {
 
 /// Kinds whose stored objects [`phases`] goes by.
 pub fn is_divided(kind: Kind) -> bool {
-    [CLUSTER_ROLE, ROLE].contains(&kind) || FORBIDDING.contains(&kind.kind)
+    [CLUSTER_ROLE, ROLE].contains(&kind) || FORBIDDING_KINDS.contains(&kind.kind)
 }
 
 /// Kinds whose objects may forbid what was allowed.
-const FORBIDDING: [&str; 3] =
+const FORBIDDING_KINDS: [&str; 3] =
     ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "NetworkPolicy"];
 
 /// Every role and binding that an update may need beside `objects`, for the names in virt-operator's own rights.
@@ -84,7 +84,7 @@ fn next(role: &Object, objects: &[Object]) -> Vec<Object> {
     }
     let binds = |binding: &&Object| {
         let reference = &binding.value["roleRef"];
-        RIGHTS.contains(&binding.kind)
+        ROLE_AND_BINDING_KINDS.contains(&binding.kind)
             && reference["kind"] == role.kind.kind
             && reference["name"] == role.name()
             && (role.kind == CLUSTER_ROLE || binding.namespace() == role.namespace())
@@ -94,12 +94,12 @@ fn next(role: &Object, objects: &[Object]) -> Vec<Object> {
     };
     let renamed = |object: &Object| {
         let mut next = object.clone();
-        next.value["metadata"]["name"] = json!(format!("{}{NEXT}", object.name()));
+        next.value["metadata"]["name"] = json!(format!("{}{NEXT_SUFFIX}", object.name()));
         next
     };
     let mut found: Vec<Object> = objects.iter().filter(binds).map(renamed).collect();
     for binding in &mut found {
-        binding.value["roleRef"]["name"] = json!(format!("{}{NEXT}", role.name()));
+        binding.value["roleRef"]["name"] = json!(format!("{}{NEXT_SUFFIX}", role.name()));
     }
     if !found.is_empty() {
         found.insert(0, renamed(role));
@@ -109,16 +109,16 @@ fn next(role: &Object, objects: &[Object]) -> Vec<Object> {
 
 /// Whether `stored` is another version's, and allows what `role` does not.
 fn takes_rules(role: &Object, stored: &Value) -> bool {
-    let of = |value: &Value| value["metadata"]["annotations"][IDENTIFIER].clone();
+    let identifier = |value: &Value| value["metadata"]["annotations"][IDENTIFIER].clone();
     let rules = |value: &Value| value["rules"].as_array().cloned().unwrap_or_default();
     let new = rules(&role.value);
-    of(&role.value) != of(stored) && rules(stored).iter().any(|rule| !allow(&new, rule))
+    identifier(&role.value) != identifier(stored) && rules(stored).iter().any(|rule| !allow(&new, rule))
 }
 
 /// Whether the object allows nothing, and so takes something away where there was no such object.
 fn forbids(object: &Object) -> bool {
     let lets_in = object.value["spec"]["ingress"].as_array().is_some_and(|rules| !rules.is_empty());
-    FORBIDDING.contains(&object.kind.kind) && !(object.kind.kind == "NetworkPolicy" && lets_in)
+    FORBIDDING_KINDS.contains(&object.kind.kind) && !(object.kind.kind == "NetworkPolicy" && lets_in)
 }
 
 fn is_same(object: &Object, stored: &Value) -> bool {

@@ -41,7 +41,7 @@ pub const SERVICE: &str = "kubevirt-operator-webhook";
 const HOOK: &str = "kubevirt-validator.kubevirt.io";
 const PATH: &str = "/kubevirt-validate";
 /// Reviews in their read form at a time.
-const TURNS: usize = 2;
+const MAX_REVIEWS_AT_ONCE: usize = 2;
 
 /// Kinds whose objects are workloads, in the order in which they are told.
 const WORKLOADS: [(&str, &str, &str, &str); 4] = [
@@ -102,7 +102,7 @@ impl Judge {
             client,
             namespace: Arc::from(namespace),
             own: Arc::new(own),
-            turns: Arc::new(Semaphore::new(TURNS)),
+            turns: Arc::new(Semaphore::new(MAX_REVIEWS_AT_ONCE)),
         }
     }
 

@@ -112,7 +112,7 @@ pub(super) fn object(lease: &Lease) -> AddressLease {
 }
 
 pub(super) fn lease(object: &AddressLease) -> Result<Lease, StoreError> {
-    let key = Key::of(Kind::AddressLease, &object.metadata);
+    let key = Key::from_meta(Kind::AddressLease, &object.metadata);
     let status = object.status.clone().unwrap_or_default();
     let owner = &object.spec.owner;
     let mac = status.mac_address.as_deref().map(str::parse).transpose();
@@ -134,7 +134,7 @@ pub(super) fn lease(object: &AddressLease) -> Result<Lease, StoreError> {
 }
 
 pub(super) fn claim(object: &IPAMClaim) -> Result<Lease, StoreError> {
-    let key = Key::of(Kind::IpamClaim, &object.metadata);
+    let key = Key::from_meta(Kind::IpamClaim, &object.metadata);
     Ok(Lease {
         addresses: addresses(&key, object.status.as_ref().map_or(&[], |s| &s.ips))?,
         network: object.spec.network.clone(),
@@ -162,7 +162,7 @@ pub(super) fn bare(key: Key, meta: &ObjectMeta) -> Lease {
 
 impl Key {
     /// The key of the lease that `meta` is the metadata of.
-    pub(crate) fn of(kind: Kind, meta: &ObjectMeta) -> Key {
+    pub(crate) fn from_meta(kind: Kind, meta: &ObjectMeta) -> Key {
         let text = |t: &Option<String>| t.clone().unwrap_or_default();
         Key { kind, namespace: text(&meta.namespace), name: text(&meta.name) }
     }

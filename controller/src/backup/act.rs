@@ -54,16 +54,16 @@ pub(super) async fn act(
         (Action::Release, Some(vmi)) => change(context, vmi, instance::release(vmi)).await?,
         (Action::Start(options), Some(vmi)) => {
             let options = Options { keep_checkpoints: Some(kept(context, vmi).await?), ..options.clone() };
-            ask(context, vmi, &options).await?;
+            send_options(context, vmi, &options).await?;
         }
-        (Action::Abort(options), Some(vmi)) => ask(context, vmi, options).await?,
+        (Action::Abort(options), Some(vmi)) => send_options(context, vmi, options).await?,
         (Action::MakeExport(wanted), _) => {
             // What another pass has made is found by the next one.
             export::make(&context.client, wanted.as_ref(), "VirtualMachineExport").await?;
         }
         (Action::Export(options), Some(vmi)) => {
             let options = identified(context, backup, options, seen.now)?;
-            ask(context, vmi, &options).await?;
+            send_options(context, vmi, &options).await?;
         }
         (Action::DeleteExport, _) => {
             if let Some(there) = seen.export {
@@ -98,7 +98,7 @@ pub(super) async fn change(
 }
 
 /// Has the machine begin or end.
-pub(super) async fn ask(
+pub(super) async fn send_options(
     context: &Context,
     vmi: &VirtualMachineInstance,
     options: &Options,

@@ -41,7 +41,7 @@ use crate::vm::Machines;
 use crate::vmi::View;
 
 /// How often it is looked which machines are to leave their nodes.
-const EVACUATION_LOOK: Duration = Duration::from_secs(5);
+const EVACUATION_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the controllers need of the process.
 #[derive(Clone)]
@@ -253,7 +253,7 @@ pub(super) fn evacuations(
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let before = BTreeSet::new();
     stream::unfold((Arc::clone(shared), before), async |(shared, before)| {
-        tokio::time::sleep(EVACUATION_LOOK).await;
+        tokio::time::sleep(EVACUATION_POLL_INTERVAL).await;
         let now = shared.context.evacuating();
         let is_open = |backup: &Backup| phase(&backup.status) != Phase::Done;
         let leaves = |backup: &Backup| {

@@ -22,7 +22,7 @@ use super::{pull, tracker};
 /// Longest name of a volume.
 const LABEL: usize = 63;
 /// Why a backup is ended for the sake of its machine's node.
-const EVACUATED: &str = "the machine leaves its node";
+const EVACUATION_MESSAGE: &str = "the machine leaves its node";
 /// How the output of a backup can leave the machine.
 const MODES: [BackupMode; 2] = [BackupMode::Push, BackupMode::Pull];
 
@@ -175,7 +175,7 @@ fn running(seen: &Observed<'_>) -> Step {
             backup if status::is(&backup.status, Condition::Aborting) => Step::Stays(None),
             backup if is_deleted(backup) => abort(None),
             _ if pull::is_over(seen) => abort(Some(pull::EXPIRED)),
-            _ if seen.evacuates => abort(Some(EVACUATED)),
+            _ if seen.evacuates => abort(Some(EVACUATION_MESSAGE)),
             backup if is_pulled(backup) => pull::step(seen, told),
             _ => Step::Stays(None),
         };

@@ -48,11 +48,11 @@ pub(super) fn has_volumes(vmi: &VirtualMachineInstance) -> bool {
 
 /// Whether the target's claim is to be in the instance.
 pub(super) fn has_target(vmi: &VirtualMachineInstance, backup: &Backup) -> bool {
-    has_target_of(vmi, &backup.name_any())
+    has_backup_target(vmi, &backup.name_any())
 }
 
 /// As [`has_target`], of the backup of this name.
-pub(super) fn has_target_of(vmi: &VirtualMachineInstance, backup: &str) -> bool {
+pub(super) fn has_backup_target(vmi: &VirtualMachineInstance, backup: &str) -> bool {
     let name = target_volume(backup);
     vmi.spec.utility_volumes.iter().any(|volume| volume.name == name)
 }

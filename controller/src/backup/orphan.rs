@@ -16,7 +16,8 @@ use kube::{Api, ResourceExt};
 use podvirt_api::backup::{Command, Options};
 use podvirt_api::error::chain;
 use podvirt_api::v1::{
-    VirtualMachineBackup as Backup, VirtualMachineInstance, VirtualMachineInstanceBackupStatus as Told,
+    VirtualMachineBackup as Backup, VirtualMachineInstance,
+    VirtualMachineInstanceBackupStatus as BackupStatus,
 };
 
 use super::controller::Context;
@@ -25,7 +26,7 @@ use crate::failure::Error;
 use crate::kept::Kept;
 
 /// Time between two looks at the caches.
-const ORPHAN_LOOK: Duration = Duration::from_secs(30);
+const ORPHAN_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What is done next for an instance that no backup holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,17 +40,17 @@ pub(super) enum Step {
 }
 
 /// Decides on what the instance tells of the backup that is gone.
-pub(super) fn step(vmi: &VirtualMachineInstance, told: &Told) -> Step {
-    let name = told.backup_name.clone().unwrap_or_default();
-    if instance::has_begun(told) && told.completed != Some(true) {
+pub(super) fn step(vmi: &VirtualMachineInstance, status: &BackupStatus) -> Step {
+    let name = status.backup_name.clone().unwrap_or_default();
+    if instance::has_begun(status) && status.completed != Some(true) {
         return Step::Abort(Box::new(Options {
             backup_name: name,
             cmd: Command::Abort,
-            backup_start_time: told.start_timestamp.clone().flatten(),
+            backup_start_time: status.start_timestamp.clone().flatten(),
             ..Options::default()
         }));
     }
-    if instance::has_target_of(vmi, &name) { Step::Detach(name) } else { Step::Release }
+    if instance::has_backup_target(vmi, &name) { Step::Detach(name) } else { Step::Release }
 }
 
 /// Releases such instances until it is dropped.
@@ -58,7 +59,7 @@ pub(super) async fn release_forever(context: Context, backups: Kept<Backup>) {
         return;
     }
     loop {
-        tokio::time::sleep(ORPHAN_LOOK).await;
+        tokio::time::sleep(ORPHAN_POLL_INTERVAL).await;
         for vmi in context.view.machines() {
             if let Err(error) = release(&context, &backups, &vmi).await {
                 tracing::warn!(
@@ -78,21 +79,21 @@ pub(super) async fn release(
     backups: &Kept<Backup>,
     vmi: &VirtualMachineInstance,
 ) -> Result<(), Error> {
-    let Some(told) = instance::told(vmi).filter(|_| instance::runs(vmi)) else { return Ok(()) };
-    let Some(name) = told.backup_name.as_deref() else { return Ok(()) };
+    let Some(status) = instance::told(vmi).filter(|_| instance::runs(vmi)) else { return Ok(()) };
+    let Some(name) = status.backup_name.as_deref() else { return Ok(()) };
     let namespace = vmi.namespace().unwrap_or_default();
-    if backups.get(&namespace, name).is_some_and(|backup| instance::is_of(told, &backup)) {
+    if backups.get(&namespace, name).is_some_and(|backup| instance::is_of(status, &backup)) {
         return Ok(());
     }
     // The cache may lag behind a backup that has just been made.
     let api: Api<Backup> = Api::namespaced(context.client.clone(), &namespace);
-    if api.get_opt(name).await?.is_some_and(|backup| instance::is_of(told, &backup)) {
+    if api.get_opt(name).await?.is_some_and(|backup| instance::is_of(status, &backup)) {
         return Ok(());
     }
-    let step = step(vmi, told);
+    let step = step(vmi, status);
     tracing::info!(namespace, name = vmi.name_any(), backup = name, ?step, "held by a backup that is gone");
     let done = match &step {
-        Step::Abort(options) => act::ask(context, vmi, options).await,
+        Step::Abort(options) => act::send_options(context, vmi, options).await,
         Step::Detach(name) => act::change(context, vmi, instance::detach(vmi, name)).await,
         Step::Release => act::change(context, vmi, instance::release(vmi)).await,
     };

@@ -80,7 +80,7 @@ pub(super) fn patches(
             "spec.template.annotationFilters",
         ),
     ] {
-        let filters = Filters::of(filters, field)?;
+        let filters = Filters::parse(filters, field)?;
         let names = all_of.keys().map(String::as_str);
         // The restore writes its own annotation itself.
         let gone = names.filter(|name| filters.removes(name) && *name != LAST_RESTORE);
@@ -104,7 +104,7 @@ struct Filters {
 }
 
 impl Filters {
-    fn of(filters: &[String], field: &'static str) -> Result<Self, FilterError> {
+    fn parse(filters: &[String], field: &'static str) -> Result<Self, FilterError> {
         if filters.len() > MAX_FILTERS {
             return Err(FilterError::Many { field, count: filters.len() });
         }

@@ -77,19 +77,19 @@ pub fn look(vm: &VirtualMachine, known: &DataVolumes) -> Look {
         }
     } else {
         for (n, template) in templates.iter().enumerate() {
-            of_template(n, vm, known.get(namespace, name_of(template)).as_deref(), &mut look);
+            observe_template(n, vm, known.get(namespace, name_of(template)).as_deref(), &mut look);
         }
     }
     let volumes =
         vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()).map(|spec| &spec.volumes);
     // What is plugged once the machine runs does not keep it from starting.
     for volume in volumes.into_iter().flatten().filter(|volume| !is_hotpluggable(volume)) {
-        of_volume(volume, namespace, known, &mut look);
+        observe_volume(volume, namespace, known, &mut look);
     }
     look
 }
 
-fn of_template(n: usize, vm: &VirtualMachine, found: Option<&DataVolume>, look: &mut Look) {
+fn observe_template(n: usize, vm: &VirtualMachine, found: Option<&DataVolume>, look: &mut Look) {
     let Some(found) = found else {
         look.missing.push(n);
         look.ready = false;
@@ -115,7 +115,7 @@ fn of_template(n: usize, vm: &VirtualMachine, found: Option<&DataVolume>, look: 
     }
 }
 
-fn of_volume(volume: &Volume, namespace: &str, known: &DataVolumes, look: &mut Look) {
+fn observe_volume(volume: &Volume, namespace: &str, known: &DataVolumes, look: &mut Look) {
     let Some(claim) = claim(volume) else { return };
     let data = volume.data_volume.as_ref().and_then(|data| known.get(namespace, &data.name));
     let Some(data) = data else {

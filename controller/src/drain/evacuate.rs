@@ -34,6 +34,11 @@ pub fn key(namespace: Option<String>, name: Option<&str>) -> String {
     format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
 }
 
+/// The [key] of a machine.
+pub(super) fn machine_key(machine: &VirtualMachineInstance) -> String {
+    key(machine.namespace(), machine.metadata.name.as_deref())
+}
+
 /// Whether machines are to leave the node.
 pub fn is_tainted(node: &Node, taint: &str) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
@@ -73,18 +78,17 @@ pub fn plan(
     }
     evacuating.extend(asked.made.iter().cloned());
     moving.extend(asked.made.iter().chain(&asked.refused).cloned());
-    let of = |machine: &Machine| key(machine.namespace(), machine.metadata.name.as_deref());
     let mut of_node: BTreeMap<&str, usize> = BTreeMap::new();
-    for machine in machines.iter().filter(|machine| evacuating.contains(&of(machine))) {
+    for machine in machines.iter().filter(|machine| evacuating.contains(&machine_key(machine))) {
         *of_node.entry(machine.status.node_name.as_deref().unwrap_or_default()).or_default() += 1;
     }
     let mut room = limits.cluster.saturating_sub(evacuating.len());
     let mut plan = Plan { abort: cancelled(machines, migrations, tainted), ..Plan::default() };
     let mut leaving: Vec<&Machine> = machines
         .iter()
-        .filter(|machine| leaves(machine, tainted, config) && !moving.contains(&of(machine)))
+        .filter(|machine| leaves(machine, tainted, config) && !moving.contains(&machine_key(machine)))
         .collect();
-    leaving.sort_by_key(|machine| of(machine));
+    leaving.sort_by_key(|machine| machine_key(machine));
     for machine in leaving {
         let node = machine.status.node_name.as_deref().unwrap_or_default();
         if let Err(why) = migratable(machine) {

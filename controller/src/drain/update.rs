@@ -31,7 +31,7 @@ use podvirt_api::v1::{
     VirtualMachineInstancePhase as Phase,
 };
 
-use super::evacuate::{Asked, key, migration_for};
+use super::evacuate::{Asked, key, machine_key, migration_for};
 use crate::migration::admit::Limits;
 use crate::migration::is_held_up;
 use crate::settings::Settings;
@@ -78,7 +78,6 @@ pub fn plan(
     }
     places += asked.made.iter().filter(|machine| moving.insert((*machine).clone())).count();
     moving.extend(asked.refused.iter().cloned());
-    let of = |machine: &VirtualMachineInstance| key(machine.namespace(), machine.metadata.name.as_deref());
     let mut wanted: Vec<&Arc<VirtualMachineInstance>> =
         machines.iter().filter(|machine| needs_another_pod(machine)).collect();
     let mut plan = Plan { outdated: wanted.len(), ..Plan::default() };
@@ -86,8 +85,8 @@ pub fn plan(
         return plan;
     }
     plan.abort = open_upkeep(migrations, machines);
-    wanted.retain(|machine| !moving.contains(&of(machine)));
-    wanted.sort_by_key(|machine| of(machine));
+    wanted.retain(|machine| !moving.contains(&machine_key(machine)));
+    wanted.sort_by_key(|machine| machine_key(machine));
     let (move_them, mut rest): (Vec<_>, Vec<_>) =
         wanted.into_iter().partition(|machine| settings.live_migrates && migratable(machine).is_ok());
     // An end in the middle of a move leaves disks in parts. What the instance tells of the former claims holds until the next pass over it:
@@ -107,12 +106,11 @@ fn next(
     count: usize,
     last: &mut String,
 ) -> Vec<Arc<VirtualMachineInstance>> {
-    let of = |machine: &VirtualMachineInstance| key(machine.namespace(), machine.metadata.name.as_deref());
-    let behind = machines.partition_point(|machine| of(machine) <= *last);
+    let behind = machines.partition_point(|machine| machine_key(machine) <= *last);
     machines.rotate_left(behind);
     machines.truncate(count);
     if let Some(machine) = machines.last() {
-        *last = of(machine);
+        *last = machine_key(machine);
     }
     machines.into_iter().cloned().collect()
 }

@@ -179,7 +179,7 @@ fn of_own(
     stream::select(own, stream::select(stream::select(pods, services), others))
 }
 
-fn is_of(export: &Export, kind: &str, namespace: Option<&String>, name: &str) -> bool {
+fn has_source(export: &Export, kind: &str, namespace: Option<&String>, name: &str) -> bool {
     let source = &export.spec.source;
     source.kind == kind && source.name == name && export.metadata.namespace.as_ref() == namespace
 }
@@ -192,7 +192,7 @@ fn of_sources(
     let cache = exports.clone();
     let machines = kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
         requests_naming(&cache, one, |export| {
-            one.is_none_or(|one| is_of(export, "VirtualMachine", one.namespace.as_ref(), &one.name))
+            one.is_none_or(|one| has_source(export, "VirtualMachine", one.namespace.as_ref(), &one.name))
         })
     });
     let cache = exports.clone();
@@ -200,7 +200,7 @@ fn of_sources(
         kept::heard(context.snapshots.snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
             requests_naming(&cache, one, |export| {
                 one.is_none_or(|one| {
-                    is_of(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &one.name)
+                    has_source(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &one.name)
                 })
             })
         });
@@ -214,7 +214,7 @@ fn of_sources(
             let snapshot = content.and_then(|content| content.spec.virtual_machine_snapshot_name.clone());
             let snapshot = snapshot.unwrap_or_default();
             requests_with_text(&cache, &namespace, &snapshot, |export| {
-                is_of(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &snapshot)
+                has_source(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &snapshot)
             })
         });
     let cache = exports.clone();
@@ -224,7 +224,7 @@ fn of_sources(
             let Some(one) = one else { return requests(cache.store(), |_| true) };
             let namespace = one.namespace.as_deref().unwrap_or_default();
             let mut found = requests_with_text(&cache, namespace, &one.name, |export| {
-                is_of(export, CLAIM, one.namespace.as_ref(), &one.name)
+                has_source(export, CLAIM, one.namespace.as_ref(), &one.name)
             });
             let is_of_others = |export: &Export| export.spec.source.kind != CLAIM;
             found.extend(requests_with_text(&cache, namespace, OF_OTHERS, is_of_others));
@@ -234,7 +234,7 @@ fn of_sources(
     let cache = exports.clone();
     let backups = kept::heard(context.backups.changes(), move |one: Option<&ObjectRef<Backup>>| {
         requests_naming(&cache, one, |export| {
-            one.is_none_or(|one| is_of(export, backup::KIND, one.namespace.as_ref(), &one.name))
+            one.is_none_or(|one| has_source(export, backup::KIND, one.namespace.as_ref(), &one.name))
         })
     });
     let instances = of_instances(context, exports.clone());
@@ -254,7 +254,7 @@ fn of_instances(
             Ok(Change::Machine(vmi) | Change::Pods(vmi)) => {
                 let namespace = vmi.namespace.as_deref().unwrap_or_default();
                 let mut found = requests_with_text(&exports, namespace, &vmi.name, |export| {
-                    is_of(export, "VirtualMachine", vmi.namespace.as_ref(), &vmi.name)
+                    has_source(export, "VirtualMachine", vmi.namespace.as_ref(), &vmi.name)
                 });
                 let is_of_claim = |export: &Export| export.spec.source.kind == CLAIM;
                 found.extend(requests_with_text(&exports, namespace, OF_CLAIM, is_of_claim));

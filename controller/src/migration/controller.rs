@@ -33,7 +33,7 @@ use super::policy;
 use super::queue::Queue;
 use super::status::phase;
 use crate::attempt::{self, Attempts, Keeper};
-use crate::failure::{Failure, retry_of};
+use crate::failure::{Failure, retry_delay};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::storage::Storage;
@@ -110,7 +110,7 @@ impl Failure for Error {
 
     fn longest_retry(&self) -> Option<Duration> {
         match self {
-            Self::Create { source, .. } => retry_of(source),
+            Self::Create { source, .. } => retry_delay(source),
             _ => None,
         }
     }

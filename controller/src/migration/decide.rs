@@ -462,9 +462,9 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         Ok(attachment) => attachment,
         Err(why) => {
             let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-            let told = seen.attachment.and_then(|attachment| not_starting(attachment, decision, now));
+            let trouble = seen.attachment.and_then(|attachment| not_starting(attachment, decision, now));
             if age(made, now) >= PENDING_LIMIT {
-                decision.fail(&told.map_or(why.clone(), |told| format!("{why}: {told}")), now);
+                decision.fail(&trouble.map_or(why.clone(), |trouble| format!("{why}: {trouble}")), now);
             }
             return;
         }

@@ -32,7 +32,7 @@ pub(super) fn pin(target: &mut Pod, source: Option<&Pod>) -> Result<(), String> 
     let containers = target.spec.iter_mut().flat_map(|spec| spec.init_containers.iter_mut().flatten());
     for container in containers.filter(|container| has_image_of_machine(container)) {
         let reference = container.image.as_deref().unwrap_or_default();
-        match image_of(source, &container.name)? {
+        match source_image(source, &container.name)? {
             SourceImage::Pinned(image) => container.image = Some(image.to_owned()),
             SourceImage::Id(id) => {
                 if let Some(pinned) = with_digest(reference, id) {
@@ -56,7 +56,7 @@ pub(super) fn mismatch(target: &Pod, source: Option<&Pod>) -> Option<String> {
 fn compare(target: &Pod, source: Option<&Pod>, container: &Container) -> Result<(), String> {
     let (there, name) = (status(target, &container.name), &container.name);
     let there = there.map(|status| status.image_id.as_str()).unwrap_or_default();
-    let here = match image_of(source, name)? {
+    let here = match source_image(source, name)? {
         SourceImage::Pinned(image) | SourceImage::Id(image) => image,
     };
     // The same image may have been pulled from several repositories.
@@ -76,7 +76,7 @@ fn has_image_of_machine(container: &Container) -> bool {
     name == pod_names::KERNEL_BOOT || name.starts_with(&pod_names::container_disk(""))
 }
 
-fn image_of<'a>(source: Option<&'a Pod>, name: &str) -> Result<SourceImage<'a>, String> {
+fn source_image<'a>(source: Option<&'a Pod>, name: &str) -> Result<SourceImage<'a>, String> {
     let unknown =
         |why: &str| format!("container {name}: the image that the machine runs from is not known: {why}");
     let source = source.ok_or_else(|| unknown("the machine's pod is not there"))?;

@@ -23,7 +23,7 @@ use crate::vmi::View;
 
 const INSTANCE: &str = "/virtualmachineinstances/vm";
 
-fn kept<K: Kind>(list: Value) -> Kept<K> {
+fn cache<K: Kind>(list: Value) -> Kept<K> {
     let list: Vec<K> = serde_json::from_value(list).unwrap();
     Kept::with(list).0
 }
@@ -77,16 +77,16 @@ fn scene(
         metrics: Metrics::new(&mut Default::default()),
         machines,
         view,
-        storage: Storage { claims: kept(claims), classes: kept(json!([])), ..Storage::new().0 },
-        data: kept_data(data),
-        snapshots: Snapshots { snapshots: kept(json!([snapshot])), contents: kept(json!([held])) },
-        restores: kept(json!([restore])),
+        storage: Storage { claims: cache(claims), classes: cache(json!([])), ..Storage::new().0 },
+        data: data_volumes(data),
+        snapshots: Snapshots { snapshots: cache(json!([snapshot])), contents: cache(json!([held])) },
+        restores: cache(json!([restore])),
     };
     (context, asked)
 }
 
-fn kept_data(list: Value) -> DataVolumes {
-    kept(list)
+fn data_volumes(list: Value) -> DataVolumes {
+    cache(list)
 }
 
 /// Methods and paths that were asked, but for reads.

@@ -140,16 +140,16 @@ pub fn labelled(
 ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<> {
     let label = label_value(machine);
     let found = storage.claims.with_text(namespace, &label).into_iter();
-    found.filter(move |claim| state_of(claim) == Some(label.as_str()))
+    found.filter(move |claim| state_label(claim) == Some(label.as_str()))
 }
 
 /// By which texts the cache of claims is indexed: the machines whose state is on them.
 pub(super) fn machines(claim: &PersistentVolumeClaim) -> Vec<String> {
-    state_of(claim).map(ToOwned::to_owned).into_iter().collect()
+    state_label(claim).map(ToOwned::to_owned).into_iter().collect()
 }
 
 /// The machine whose state is on a claim, by the claim's label.
-pub fn state_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+pub fn state_label(claim: &PersistentVolumeClaim) -> Option<&str> {
     label_of(claim, PERSISTENT_STATE_FOR)
 }
 

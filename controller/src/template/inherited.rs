@@ -13,7 +13,7 @@ use podvirt_api::names::annotation;
 use podvirt_api::v1::KubeVirtConfiguration;
 
 /// Annotations that podvirt's daemons write.
-const WRITTEN: [&str; 4] = [
+const DAEMON_ANNOTATIONS: [&str; 4] = [
     annotation::LATEST_OBSERVED_API_VERSION,
     annotation::STORAGE_OBSERVED_API_VERSION,
     annotation::MIGRATION_JOB_NAME,
@@ -21,7 +21,7 @@ const WRITTEN: [&str; 4] = [
 ];
 
 /// Groups that container runtimes read, by the end of their domains: security profiles, devices, mounts.
-const RUNTIMES: [&str; 8] = [
+const RUNTIME_DOMAINS: [&str; 8] = [
     "apparmor.security.beta.kubernetes.io",
     "seccomp.security.alpha.kubernetes.io",
     "io.kubernetes.cri-o",
@@ -33,7 +33,7 @@ const RUNTIMES: [&str; 8] = [
 ];
 
 /// Istio's annotations about its proxy that are handed on: the others of the group add volumes, containers and privileges.
-const ISTIO_PROXY: [&str; 12] = [
+const ISTIO_PROXY_ANNOTATIONS: [&str; 12] = [
     "inject",
     "rewriteAppHTTPProbers",
     "logLevel",
@@ -55,15 +55,15 @@ pub(super) fn is_inherited(key: &str, config: &KubeVirtConfiguration) -> bool {
     // CRI-O and Kata name theirs with points alone.
     let is_named = |domain: &str| is_of(domain) || key.starts_with(&format!("{domain}."));
     group != "kubectl.kubernetes.io"
-        && !WRITTEN.contains(&key)
-        && !RUNTIMES.iter().any(|domain| is_named(domain))
+        && !DAEMON_ANNOTATIONS.contains(&key)
+        && !RUNTIME_DOMAINS.iter().any(|domain| is_named(domain))
         && (hooks::allowed(config) || !injects(group, name))
 }
 
 /// Whether an annotation has an injector add something of its author's choice: an image, a template, a volume.
 fn injects(group: &str, name: &str) -> bool {
     match group {
-        "sidecar.istio.io" => !ISTIO_PROXY.contains(&name),
+        "sidecar.istio.io" => !ISTIO_PROXY_ANNOTATIONS.contains(&name),
         "inject.istio.io" => true,
         // Linkerd's, Vault's, Dapr's, Consul's and those of tracers: `proxy-image`, `agent-image`, `sidecar-image`, `custom-image`.
         _ => {

@@ -309,7 +309,7 @@ impl Shell {
         let instance = Instance::of(vm, vmi.as_deref());
         let moves = self.look_at_moves(judged.unwrap_or(vm), instance).await?;
         let mut plan = decide_by(vm, judged, instance, &data, &moves, Timestamp::now());
-        let tracked = self.look_at_tracking(vm, &settings.configuration);
+        let tracked = self.observe_tracking(vm, &settings.configuration);
         let Some(tracked) = tracked else { return Ok(Next::requeue(STALE_RETRY)) };
         tracking::follow(vm, instance, tracked, &mut plan);
         if let Some(statuses) = snapshot_statuses(vm, &self.storage, &self.data) {
@@ -359,7 +359,7 @@ impl Shell {
     }
 
     /// Whether changes of the machine's disks are to be tracked; none while that is not known yet.
-    fn look_at_tracking(
+    fn observe_tracking(
         &self,
         vm: &VirtualMachine,
         config: &KubeVirtConfiguration,

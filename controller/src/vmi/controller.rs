@@ -37,7 +37,7 @@ use super::{act, backup_hooks};
 use crate::attempt::{self, Attempts, Keeper};
 use crate::data::DataVolumes;
 use crate::expectations::Expectations;
-use crate::failure::{Failure, retry_of};
+use crate::failure::{Failure, retry_delay};
 use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
@@ -124,7 +124,7 @@ impl Failure for Error {
 
     fn longest_retry(&self) -> Option<Duration> {
         match self {
-            Self::Create { source, .. } => retry_of(source),
+            Self::Create { source, .. } => retry_delay(source),
             _ => None,
         }
     }

@@ -229,7 +229,7 @@ fn keep(
     let images = seen.settings.images(seen.launcher_image, seen.limits);
     first_uses(seen, (launcher, node), own, &images, runs, decision);
     let own: Vec<&Pod> = own.iter().filter(|pod| !observe::is_consumer(pod)).map(AsRef::as_ref).collect();
-    let Holders { wanted, starting, serving } = Holders::of(seen.vmi, &own, usable, now);
+    let Holders { wanted, starting, serving } = Holders::select(seen.vmi, &own, usable, now);
     // A target's attachment pods have one name.
     let starting = starting.filter(|_| runs);
     let waits = wanted.is_none() && starting.is_some();
@@ -264,11 +264,11 @@ fn keep(
     let serving = serving.filter(|pod| runs || is(pod, wanted));
     let is_served = |name: &str| serving.is_some_and(|pod| volumes_of(pod).any(|one| one == name));
     // What the machine has in use stays on the node until the next pod has it, or the machine has let go of it.
-    let kept = |pod: &Pod| {
+    let stays = |pod: &Pod| {
         [wanted, starting, serving].into_iter().any(|needed| is(pod, needed))
             || volumes_of(pod).any(|name| in_use(name) && !is_served(name))
     };
-    let superfluous = own.iter().filter(|pod| !observe::is_terminating(pod) && !kept(pod));
+    let superfluous = own.iter().filter(|pod| !observe::is_terminating(pod) && !stays(pod));
     let superfluous: Vec<Action> = superfluous.map(|pod| delete(pod)).collect();
     decision.actions.extend(superfluous);
 }
@@ -284,7 +284,7 @@ struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    fn of(vmi: &VirtualMachineInstance, own: &[&'a Pod], usable: &[Attached], now: Timestamp) -> Self {
+    fn select(vmi: &VirtualMachineInstance, own: &[&'a Pod], usable: &[Attached], now: Timestamp) -> Self {
         let parts = || {
             let living = own.iter().filter(|pod| !observe::is_terminating(pod) && !observe::is_done(pod));
             living.copied().filter(|pod| is_part(vmi, pod, usable))
@@ -300,7 +300,7 @@ impl<'a> Holders<'a> {
     }
 
     /// The pod that a volume is to be taken from: one that is ready, or that is to be.
-    fn of_volume(&self, name: &str) -> Option<&'a Pod> {
+    fn for_volume(&self, name: &str) -> Option<&'a Pod> {
         let ready = |pod: &&Pod| observe::is_ready(pod);
         let in_order = [self.wanted.filter(ready), self.serving, self.wanted, self.starting];
         in_order.into_iter().flatten().find(|pod| volumes_of(pod).any(|one| one == name))
@@ -396,11 +396,11 @@ fn tell(
 ) {
     let own: Vec<&Pod> = own.iter().filter(|pod| !observe::is_consumer(pod)).map(AsRef::as_ref).collect();
     let names: Vec<String> = plugged(seen.vmi).map(|volume| volume.name.clone()).collect();
-    let holders = Holders::of(seen.vmi, &own, usable, now);
+    let holders = Holders::select(seen.vmi, &own, usable, now);
     let mut all = std::mem::take(&mut decision.vmi.status.volume_status);
     for status in &mut all {
         if names.contains(&status.name) {
-            let holder = holders.of_volume(&status.name);
+            let holder = holders.for_volume(&status.name);
             let note = present(seen, status, holder, now);
             decision.notes.extend(note);
             if holder.is_some_and(|pod| !observe::is_ready(pod)) {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Readers may refuse an object that has a key twice (RFC 8259 leaves it to them), and most take the last one alone. A field whose
-//! name is taken gets [`PREFIX`] before it. A field that is an error has the words of all of its sources.
+//! name is taken gets [`FIELD_PREFIX`] before it. A field that is an error has the words of all of its sources.
 
 use std::error::Error;
 use std::fmt::{self, Debug};
@@ -27,7 +27,7 @@ const LINE_KEYS: [&str; 4] = ["timestamp", "level", "target", "span"];
 /// Key of a span that none of its fields has: its own name.
 const SPAN_NAME: &str = "name";
 /// What stands before the name of a field whose key is taken.
-const PREFIX: &str = "field_";
+const FIELD_PREFIX: &str = "field_";
 
 /// Writes an event as a line.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl Entries {
     fn insert(&mut self, field: &Field, value: Value) {
         let mut key = name(field).to_owned();
         while LINE_KEYS.contains(&key.as_str()) || self.entries.iter().any(|(known, _)| *known == key) {
-            key.insert_str(0, PREFIX);
+            key.insert_str(0, FIELD_PREFIX);
         }
         self.entries.push((key, value));
     }
@@ -158,7 +158,7 @@ fn write_fields(
 ) -> fmt::Result {
     fields.record(&mut Values(|field: &Field, value| {
         let name = name(field);
-        let key = if name == SPAN_NAME { format!("{PREFIX}{name}") } else { name.to_owned() };
+        let key = if name == SPAN_NAME { format!("{FIELD_PREFIX}{name}") } else { name.to_owned() };
         known.insert(key, value);
     }));
     let text = serde_json::to_string(&known).map_err(|_| fmt::Error)?;

@@ -33,7 +33,7 @@ const BUFFER: usize = 16 << 10;
 /// Largest frame that is taken from a client: a clipboard pasted into a console.
 const FRAME_MAX: usize = 1 << 20;
 /// Longest time that the machine may take no input.
-const INPUT_STALL: Duration = Duration::from_secs(60);
+const INPUT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a client to hear of the end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -206,7 +206,7 @@ async fn up(
         };
         while !bytes.is_empty() {
             // While it waits here the client's farewell is not heard.
-            match tokio::time::timeout(INPUT_STALL, machine.write(bytes)).await {
+            match tokio::time::timeout(INPUT_STALL_TIMEOUT, machine.write(bytes)).await {
                 Ok(Ok(length @ 1..)) => bytes = &bytes[length..],
                 Ok(Ok(0) | Err(_)) => return (close_code::NORMAL, "the machine closed the connection"),
                 Err(_) => {

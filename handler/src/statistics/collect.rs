@@ -97,7 +97,7 @@ impl Statistics {
         let mut unanswered: HashSet<String> = machines.iter().map(|(pod, _)| pod.clone()).collect();
         let mut reports = Vec::new();
         let asked = machines.into_iter().map(|(pod, vmi)| async move {
-            let answer = self.ask(&pod, &vmi).await;
+            let answer = self.query(&pod, &vmi).await;
             (pod, answer)
         });
         let mut answers =
@@ -117,9 +117,9 @@ impl Statistics {
     }
 
     /// Asks one launcher; `None` where it does not answer in time, or not with statistics.
-    async fn ask(&self, pod: &str, vmi: &VirtualMachineInstance) -> Option<Report> {
+    async fn query(&self, pod: &str, vmi: &VirtualMachineInstance) -> Option<Report> {
         let name = vmi.metadata.name.as_deref();
-        match timeout(self.deadline, ask(&self.volumes, pod, &self.node, vmi)).await {
+        match timeout(self.deadline, query_launcher(&self.volumes, pod, &self.node, vmi)).await {
             Ok(Ok(report)) => Some(report),
             Ok(Err(error)) => {
                 debug!(
@@ -144,7 +144,7 @@ impl Statistics {
     }
 }
 
-async fn ask(
+async fn query_launcher(
     volumes: &PodVolumes,
     pod: &str,
     node: &str,

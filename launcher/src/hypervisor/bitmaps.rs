@@ -29,7 +29,8 @@ pub(super) struct Bitmap {
 ///
 /// The domain does not run.
 pub(super) fn all(domain: &Domain) -> Result<Vec<Bitmap>, HypervisorError> {
-    let answer = ask(domain, "read the bitmaps of the disks", &json!({"execute": "query-block"}))?;
+    let order = json!({"execute": "query-block"});
+    let answer = monitor_command(domain, "read the bitmaps of the disks", &order)?;
     Ok(of_devices(&answer))
 }
 
@@ -54,11 +55,15 @@ pub(super) fn sound(domain: &Domain) -> Result<BTreeMap<String, BTreeSet<String>
 pub(super) fn remove(domain: &Domain, bitmap: &Bitmap) -> Result<(), HypervisorError> {
     let arguments = json!({"node": bitmap.node, "name": bitmap.name});
     let order = json!({"execute": "block-dirty-bitmap-remove", "arguments": arguments});
-    ask(domain, "remove a bitmap", &order).map(drop)
+    monitor_command(domain, "remove a bitmap", &order).map(drop)
 }
 
 /// QEMU's answer to an order.
-pub(super) fn ask(domain: &Domain, action: &'static str, order: &Value) -> Result<Value, HypervisorError> {
+pub(super) fn monitor_command(
+    domain: &Domain,
+    action: &'static str,
+    order: &Value,
+) -> Result<Value, HypervisorError> {
     let answer = domain.qemu_monitor_command(&order.to_string(), 0);
     let answer = answer.map_err(|error| wrong(action, error.message().to_owned()))?;
     let answer: Value = serde_json::from_str(&answer).map_err(|error| wrong(action, error.to_string()))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use virt::domain::Domain;
 
-use super::bitmaps::ask;
+use super::bitmaps::monitor_command;
 use super::{DiskError, HypervisorError};
 
 /// The disks whose last request has failed since the domain was let run, by alias.
@@ -15,11 +15,11 @@ use super::{DiskError, HypervisorError};
 /// The domain does not run.
 pub(super) fn all(domain: &Domain) -> Result<BTreeMap<String, DiskError>, HypervisorError> {
     let order = json!({"execute": "query-block"});
-    Ok(of_devices(&ask(domain, "ask which disks have failed", &order)?))
+    Ok(errors_by_device(&monitor_command(domain, "ask which disks have failed", &order)?))
 }
 
 /// What QEMU's answer to `query-block` tells. A device is named by its alias, or by a path with that in it.
-fn of_devices(answer: &Value) -> BTreeMap<String, DiskError> {
+fn errors_by_device(answer: &Value) -> BTreeMap<String, DiskError> {
     let devices = answer["return"].as_array().into_iter().flatten();
     let failed = devices.filter_map(|device| {
         let error = match device["io-status"].as_str()? {
@@ -48,6 +48,6 @@ mod tests {
         ]});
         let expected =
             [("ua-full".to_owned(), DiskError::NoSpace), ("ua-broken".to_owned(), DiskError::Failed)];
-        assert_eq!(of_devices(&answer), expected.into());
+        assert_eq!(errors_by_device(&answer), expected.into());
     }
 }

@@ -3,9 +3,9 @@
 //! # Theory of operation
 //!
 //! ```text
-//!             a disk fails                      after FIRST_RETRY, later each time
+//!             a disk fails                      after FIRST_RETRY_DELAY, later each time
 //!  Running ─────────────────> Paused, IOError ───────────────────────────────────> on trial ──> Running
-//!                                   ^ ^                                               │  after TRIAL
+//!                                   ^ ^                                               │  after TRIAL_PERIOD
 //!                                   │ └───────── a disk fails again ──────────────────┘
 //!                                   └ unpause of a user: at once
 //! ```
@@ -28,11 +28,11 @@ use super::shared::Shared;
 use crate::hypervisor::{DomainStatus, Hypervisor, HypervisorError};
 
 /// The time between a failure and the first attempt to let the machine run.
-const FIRST_RETRY: Duration = Duration::from_secs(5);
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The longest time between two attempts.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// How long a machine has to run until its disks count as mended.
-const TRIAL: Duration = Duration::from_secs(2);
+const TRIAL_PERIOD: Duration = Duration::from_secs(2);
 
 /// Lets the machine run again after a failure of a disk; never ends.
 pub(super) async fn poll(shared: &Shared) {
@@ -41,7 +41,7 @@ pub(super) async fn poll(shared: &Shared) {
         if reports.wait_for(is_stopped).await.is_err() {
             return pending().await;
         }
-        let mut delay = FIRST_RETRY;
+        let mut delay = FIRST_RETRY_DELAY;
         loop {
             tokio::select! {
                 () = sleep(delay) => {}
@@ -56,7 +56,7 @@ pub(super) async fn poll(shared: &Shared) {
             if !moves {
                 attempt(shared).await;
             }
-            delay = (delay * 2).min(LONGEST_RETRY);
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 }
@@ -71,7 +71,7 @@ async fn attempt(shared: &Shared) {
     match shared.call(resume_stopped).await {
         Ok(true) => {
             info!("the machine is let run again after a failure of a disk");
-            sleep(TRIAL).await;
+            sleep(TRIAL_PERIOD).await;
         }
         Ok(false) => {}
         Err(error) => debug!(%error, "the machine cannot be let run"),
@@ -151,7 +151,7 @@ mod tests {
         // The next failure is another one.
         *hypervisor.status.lock().unwrap() = STOPPED;
         report(&shared, STOPPED);
-        assert_eq!(next_attempt(&shared, &hypervisor, false).await, FIRST_RETRY);
+        assert_eq!(next_attempt(&shared, &hypervisor, false).await, FIRST_RETRY_DELAY);
     }
 
     #[tokio::test(start_paused = true)]

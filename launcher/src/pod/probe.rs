@@ -85,7 +85,7 @@ mod tests {
 
     /// Failures in a row after which the kubelet kills the container, and the pause between two probes.
     const FAILURE_THRESHOLD: u32 = 3;
-    const PERIOD: Duration = Duration::from_secs(10);
+    const PROBE_PERIOD: Duration = Duration::from_secs(10);
 
     /// A machine whose agent does not answer.
     fn server() -> Server {
@@ -99,7 +99,7 @@ mod tests {
             let request = GuestPingRequest { domain_name: String::new(), timeout_seconds: 1 };
             let answer = server.guest_ping(Request::new(request)).await.unwrap().into_inner();
             failures = if answer.response.unwrap().success { 0 } else { failures + 1 };
-            sleep(PERIOD).await;
+            sleep(PROBE_PERIOD).await;
         }
         failures < FAILURE_THRESHOLD
     }

@@ -94,7 +94,7 @@ const fn alert(
 use Severity::{Critical, Warning};
 
 /// An alert of which podvirt itself is none the worse.
-const fn of_machines(
+const fn machine_alert(
     name: &'static str,
     lasts: &'static str,
     severity: Severity,
@@ -212,35 +212,35 @@ pub(super) const ALERTS: [Alert; 21] = [
             "At least 200 failed pods of machines are not deleted.",
         )
     },
-    of_machines(
+    machine_alert(
         "VMCannotBeEvicted",
         "1m",
         Warning,
         "kubevirt_vmi_non_evictable == 1",
         "A machine's eviction is to migrate it, and it cannot be migrated.",
     ),
-    of_machines(
+    machine_alert(
         "KubeVirtVMIExcessiveMigrations",
         "1m",
         Warning,
         "sum by (namespace, vmi) (max by (namespace, vmi, vmim) (max_over_time(kubevirt_vmi_migration_succeeded[1d]))) >= 12",
         "A machine was migrated at least twelve times within a day.",
     ),
-    of_machines(
+    machine_alert(
         "GuestVCPUQueueHighWarning",
         "1m",
         Warning,
         "kubevirt_vmi_guest_vcpu_queue > 10",
         "More than ten processes of a guest wait for a virtual CPU.",
     ),
-    of_machines(
+    machine_alert(
         "GuestVCPUQueueHighCritical",
         "1m",
         Critical,
         "kubevirt_vmi_guest_vcpu_queue > 20",
         "More than twenty processes of a guest wait for a virtual CPU.",
     ),
-    of_machines(
+    machine_alert(
         "GuestFilesystemAlmostOutOfSpace",
         "10m",
         Critical,

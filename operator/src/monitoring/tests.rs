@@ -7,7 +7,7 @@ use super::rules::{ALERTS, RECORDS};
 use super::*;
 
 /// Words of an expression that are no metrics: operators and functions of PromQL, and labels after `by`.
-const WORDS: &[&str] = &[
+const EXPRESSION_WORDS: &[&str] = &[
     "and",
     "or",
     "by",
@@ -28,7 +28,7 @@ const WORDS: &[&str] = &[
     "guest_os_kernel_release",
 ];
 /// Where the names of series are that there are of machines alone.
-const OF_MACHINES: [&str; 4] = [
+const MACHINE_METRIC_SOURCES: [&str; 4] = [
     include_str!("../../../api/src/vmi_info.rs"),
     include_str!("../../../controller/src/objects.rs"),
     include_str!("../../../handler/src/metrics.rs"),
@@ -58,7 +58,7 @@ fn names(expression: &str) -> BTreeSet<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words =
         outside.split(|c| !is_word(c)).filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic()));
-    words.filter(|word| !WORDS.contains(word)).map(str::to_owned).collect()
+    words.filter(|word| !EXPRESSION_WORDS.contains(word)).map(str::to_owned).collect()
 }
 
 /// What the daemons show that are named in a rule.
@@ -81,7 +81,7 @@ fn each_metric_that_a_rule_names_is_shown_by_a_daemon_or_computed_before() {
         let short = name.strip_prefix("kubevirt_vmi_").unwrap_or(name);
         let short = short.strip_suffix("_total").unwrap_or(short);
         shown.lines().any(|line| line.starts_with(&format!("{name} ")))
-            || OF_MACHINES.iter().any(|source| is_in(source, name) || is_in(source, short))
+            || MACHINE_METRIC_SOURCES.iter().any(|source| is_in(source, name) || is_in(source, short))
     };
     let mut computed = BTreeSet::new();
     let mut checked = 0;
