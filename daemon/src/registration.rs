@@ -13,9 +13,9 @@ const RETRY: Duration = Duration::from_secs(3);
 /// Registers by `register`, which gets the CA certificates as PEM: at once, whenever these change, once a minute, and soon
 /// again after a failure, which is logged. Calls `registered` after each success. Ends when the certificates are followed no
 /// more.
-pub async fn keep(
+pub async fn keep<E: std::error::Error + 'static>(
     mut ca_bundle: watch::Receiver<Arc<str>>,
-    register: impl AsyncFn(&str) -> Result<(), kube::Error>,
+    register: impl AsyncFn(&str) -> Result<(), E>,
     registered: impl Fn(),
 ) {
     loop {

@@ -9,8 +9,11 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::IntoResponse;
 use axum::{Json, Router};
+use base64::Engine as _;
 use kube::Client;
 use serde_json::{Value, json};
+
+use crate::pki::{CA_SECRET, KeyPairPem};
 
 /// A client of a server that answers each request, whose body is `Null` when it is no JSON, by a code and a body.
 pub fn client(
@@ -55,6 +58,13 @@ pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
         "reason": reason, "message": message, "code": code});
     (code, status)
+}
+
+/// The Secret of a CA as the API server tells it.
+pub fn ca_secret(ca: &KeyPairPem) -> Value {
+    let data = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": CA_SECRET}, "type": "kubernetes.io/tls",
+        "data": {"tls.crt": data(&ca.certificate), "tls.key": data(&ca.key)}})
 }
 
 /// A client of a cluster without objects: lists are empty, and watches stay open and tell nothing. It keeps what was

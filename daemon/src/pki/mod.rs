@@ -43,6 +43,11 @@
 //! change takes effect at once: what lives longer than it should now is replaced, by the same plan. What lives shorter
 //! stays until it is due.
 //!
+//! # Paths of webhooks
+//!
+//! The CA's key makes the paths of webhooks as well, which no pod can guess ([`WebhookPaths`]): all replicas have it, and it
+//! changes.
+//!
 //! # Secrets
 //!
 //! Private keys appear in no log, no error and no `Debug` form of this module.
@@ -51,6 +56,7 @@ mod certificate;
 mod identity;
 mod issuer;
 mod node;
+mod paths;
 mod plan;
 mod policy;
 mod request;
@@ -64,6 +70,7 @@ pub use certificate::{Certificate, CertificateError, KeyPairPem, Purpose, common
 pub use identity::{Identity, WatchError, watch};
 pub use issuer::{IssueError, Issuer, key_pair};
 pub use node::{Refused, is_node, node_name, node_of_token};
+pub use paths::{PathError, PathKey, WebhookPaths};
 pub use plan::{LeafRequest, Observed, Step, next_step};
 pub use policy::{Policies, Policy, PolicySource};
 pub use request::watch_node;
