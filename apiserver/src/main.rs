@@ -12,7 +12,7 @@ use podvirt_api::export;
 use podvirt_api::verbosity::Component;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
-use podvirt_daemon::pki::{self, Issuer, LeafRequest, Signer};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, Signer, WebhookPaths};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::Shutdown;
 use podvirt_daemon::telemetry::Logs;
@@ -108,6 +108,7 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
     let limits = Limits::new(metrics.clone());
     let (close, closing) = Shutdown::manual();
+    let paths = WebhookPaths::new(client.clone(), namespace);
     let (presets, presets_followed) = Presets::follow(client.clone(), move || presets_known.open());
     let app = App {
         client: client.clone(),
@@ -120,6 +121,7 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
         ),
         config: configuration,
         presets,
+        paths: paths.clone(),
         health: known,
         namespace: Arc::from(namespace),
         limits: Arc::clone(&limits),
@@ -145,8 +147,9 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     };
     let server = Server { listener, tls, proxy, limits, router: router(app) }.run(drained);
     let background = Box::pin(async {
-        let register =
-            async |ca_bundle: &str| register::register(&client, namespace, args.operated, ca_bundle).await;
+        let register = async |ca_bundle: &str| {
+            register::register(&client, namespace, args.operated, ca_bundle, &paths).await
+        };
         let opened = || registered.open();
         tokio::join!(
             issuer.run(),

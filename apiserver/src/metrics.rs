@@ -24,7 +24,7 @@ pub struct InstanceLabels {
 pub struct AdmissionLabels {
     /// Name of the webhook.
     pub webhook: &'static str,
-    /// `CREATE`, `UPDATE`; `other` for what the webhook is not asked for.
+    /// `CREATE`, `UPDATE`; `other` for what the webhook is not asked for, and for reviews at paths that are not registered.
     pub operation: &'static str,
     /// `true`, `false`.
     pub allowed: &'static str,

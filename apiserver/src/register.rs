@@ -1,7 +1,7 @@
 //! Tells the API server about this server: webhook configurations and APIServices, with the CA that they need.
 //!
 //! Both replicas apply the same objects with the same field manager, again whenever the CA bundle changes and once a
-//! minute: what a user deleted or changed comes back. The objects belong to virt-api's ClusterRole; deleting
+//! minute: what a user deleted or changed comes back. The paths of the webhooks change with the CA ([`WebhookPaths`]). The objects belong to virt-api's ClusterRole; deleting
 //! podvirt's manifests removes them with it, so no dead APIService stays behind and blocks namespaces from going.
 
 use base64::Engine;
@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use podvirt_api::names::pod::HOTPLUG_PREFIX;
 use podvirt_api::v1::{VirtualMachineBackup, VirtualMachinePool};
 use podvirt_api::{export, instancetype, names, snapshot};
+use podvirt_daemon::pki::{PathError, PathKey, WebhookPaths};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -42,6 +43,8 @@ pub struct Registration {
     pub namespace: String,
     /// CA certificates as PEM.
     pub ca_bundle: String,
+    /// Makes the paths of the webhooks.
+    pub paths: PathKey,
     /// Identity of [`CLUSTER_ROLE`], when it exists.
     pub owner_uid: Option<String>,
     /// Whether virt-operator judges the KubeVirt object.
@@ -79,7 +82,7 @@ impl Registration {
             "timeoutSeconds": TIMEOUT_SECONDS,
             "rules": hook.resources.iter().map(|resource| rule(hook, resource, evicts)).collect::<Vec<_>>(),
             "clientConfig": {
-                "service": {"namespace": self.namespace, "name": SERVICE, "port": 443, "path": hook.path},
+                "service": {"namespace": self.namespace, "name": SERVICE, "port": 443, "path": self.paths.path(hook.path)},
                 "caBundle": self.ca(),
             },
         });
@@ -189,18 +192,21 @@ where
 ///
 /// # Errors
 ///
-/// The API server refuses one.
+/// The API server refuses one, or there is no CA.
 pub async fn register(
     client: &Client,
     namespace: &str,
     operated: bool,
     ca_bundle: &str,
-) -> Result<(), kube::Error> {
+    paths: &WebhookPaths,
+) -> Result<(), PathError> {
+    let key = paths.read().await?;
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let owner_uid = roles.get_opt(CLUSTER_ROLE).await?.and_then(|role| role.metadata.uid);
     let registration = Registration {
         namespace: namespace.to_owned(),
         ca_bundle: ca_bundle.to_owned(),
+        paths: key,
         owner_uid,
         operated,
     };
@@ -209,17 +215,22 @@ pub async fn register(
     for version in VERSIONS {
         apply::<APIService>(client, &registration.api_service(version)).await?;
     }
+    paths.forget_replaced();
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use podvirt_daemon::pki::make_ca;
+
     use super::*;
 
     fn registration() -> Registration {
         Registration {
             namespace: "kubevirt".into(),
             ca_bundle: "pem".into(),
+            paths: PathKey::new(&make_ca(Timestamp::now(), std::time::Duration::from_secs(3600)).unwrap()),
             owner_uid: Some("u-1".into()),
             operated: false,
         }
@@ -287,6 +298,20 @@ mod tests {
         let spec = service.spec.unwrap();
         assert_eq!((spec.group_priority_minimum, spec.version_priority), (1000, 15));
         assert_eq!(service.metadata.owner_references.unwrap()[0].name, CLUSTER_ROLE);
+    }
+
+    #[test]
+    fn webhooks_have_paths_that_no_pod_can_guess() {
+        let (registration, other) = (registration(), self::registration());
+        let path = |registration: &Registration, hook: &Hook| {
+            registration.webhook(hook)["clientConfig"]["service"]["path"].as_str().unwrap().to_owned()
+        };
+        for hook in HOOKS {
+            let own = path(&registration, hook);
+            assert_eq!(own, registration.paths.path(hook.path));
+            assert!(own.starts_with(&format!("{}/", hook.path)), "{own}");
+            assert_ne!(own, path(&other, hook), "the path of another CA");
+        }
     }
 
     #[test]

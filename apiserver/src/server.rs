@@ -1,9 +1,10 @@
 //! The HTTPS server's routes.
 //!
-//! Webhooks, discovery, OpenAPI, version and health are open to every client that reaches the server: they tell and
-//! change nothing that is not public. The machines of a node are [`node`]'s. Every other path is a subresource: the
-//! front proxy has to vouch for the user, and the API server has to allow the request, before its body is read. What
-//! bodies and reviews may take of memory stands in [`limits`](crate::limits).
+//! Discovery, OpenAPI, version and health are open to every client that reaches the server: they tell nothing that is not
+//! public. A review is answered at the path that the webhook configurations name, which no pod can guess
+//! ([`WebhookPaths`]). The machines of a node are [`node`]'s. Every other path is a subresource: the front proxy has to
+//! vouch for the user, and the API server has to allow the request, before its body is read. What bodies and reviews may
+//! take of memory stands in [`limits`](crate::limits).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use podvirt_api::admission::Cluster;
 use podvirt_api::budget::{self, MAX_REVIEW_TREE_BYTES};
 use podvirt_api::problem::{Problem, Problems, Reason};
 use podvirt_daemon::health::{self, Health};
+use podvirt_daemon::pki::WebhookPaths;
 use podvirt_daemon::shutdown::Shutdown;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -62,6 +64,8 @@ pub struct App {
     pub config: Arc<ArcSwap<Cluster>>,
     /// The presets of new instances.
     pub presets: Presets,
+    /// Where reviews are answered.
+    pub paths: WebhookPaths,
     /// What is known of the API server and of the configuration.
     pub health: Health,
     /// podvirt's namespace.
@@ -101,10 +105,19 @@ pub fn router(app: App) -> Router {
             .route(&at("/guestfs"), get(async || Status::not_supported("guestfs").into_response()));
     }
     for hook in HOOKS {
-        let route = async move |State(app): State<App>, ConnectInfo(peer): ConnectInfo<Peer>, body: Body| {
+        let route = async move |State(app): State<App>,
+                                ConnectInfo(peer): ConnectInfo<Peer>,
+                                Path(token): Path<String>,
+                                body: Body| {
+            if !app.paths.admits(hook.path, &token).await {
+                return misaddressed(&app, hook, &peer);
+            }
             review(&app, hook, &peer, body).await.unwrap_or_else(IntoResponse::into_response)
         };
-        router = router.route(hook.path, post(route));
+        let plain = async move |State(app): State<App>, ConnectInfo(peer): ConnectInfo<Peer>| {
+            misaddressed(&app, hook, &peer)
+        };
+        router = router.route(&format!("{}/{{token}}", hook.path), post(route)).route(hook.path, post(plain));
     }
     router.merge(node::routes()).fallback(subresource).with_state(app)
 }
@@ -139,6 +152,14 @@ async fn openapi_v3(Path((group, version)): Path<(String, String)>, headers: Hea
         Some(version) if group == GROUP => tagged(&discovery::openapi_v3(version), &headers),
         _ => Status::no_such_path().into_response(),
     }
+}
+
+/// Refuses a review that the API server has not sent, without reading its body.
+fn misaddressed(app: &App, hook: &'static Hook, peer: &Peer) -> Response {
+    debug!(webhook = hook.name, address = %peer.address, "a review at a path that is not registered");
+    let labels = AdmissionLabels { webhook: hook.name, operation: "other", allowed: "false" };
+    app.metrics.admissions.get_or_create(&labels).inc();
+    Status::no_such_path().into_response()
 }
 
 /// A review that was read, with the places that it holds.

@@ -93,7 +93,7 @@ pub enum Alone {
 pub struct Hook {
     /// Its name, upstream's where upstream has it.
     pub name: &'static str,
-    /// Path of the server.
+    /// Its plain path; the path that is registered has a token behind it.
     pub path: &'static str,
     /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.instancetype` of the group
     /// instancetype.kubevirt.io.

@@ -160,7 +160,8 @@ async fn an_answer_to_a_review_has_a_size() {
     // The review's own identity comes back.
     let call = async |bytes: usize| {
         let review = review(&"u".repeat(bytes), "UPDATE", &json!({"spec": {}}));
-        world.call(Caller::Nobody, "", Method::POST, "/migration-validate-update", &review).await.unwrap()
+        let path = world.review_path("/migration-validate-update");
+        world.call(Caller::Nobody, "", Method::POST, &path, &review).await.unwrap()
     };
     let (code, answer) = call(1000).await;
     assert_eq!(code.as_u16(), 200);
@@ -184,8 +185,8 @@ async fn a_reviews_text_is_forgotten_before_others_are_asked_about_it() {
         log.lock().unwrap().push(buffered.get_or_create(&Side::Anyone.into()).get());
     }));
     let review = review("r", "CREATE", &json!({"metadata": {"name": "m"}, "spec": {"vmiName": "vm1"}}));
-    let path = "/migration-validate-create";
-    let (code, _) = world.call(Caller::Nobody, "", Method::POST, path, &review).await.unwrap();
+    let path = world.review_path("/migration-validate-create");
+    let (code, _) = world.call(Caller::Nobody, "", Method::POST, &path, &review).await.unwrap();
     assert_eq!(code.as_u16(), 200);
     let seen = seen.lock().unwrap();
     assert!(!seen.is_empty() && seen.iter().all(|bytes| *bytes == 0), "{seen:?}");
@@ -214,6 +215,10 @@ async fn options_have_a_size() {
 async fn answer_to_half_a_body(caller: Caller, side: Side, head: &str) -> (u64, String) {
     let world = World::new(NO_HANDLER).await;
     let mut stream = world.connect_from(caller, Ipv4Addr::new(127, 0, 5, 5), &["http/1.1"]).await.unwrap();
+    let head = match head.strip_prefix("POST ") {
+        Some(webhook) => format!("POST {}", world.review_path(webhook)),
+        None => head.to_owned(),
+    };
     let head =
         format!("{head} HTTP/1.1\r\nhost: virt-api\r\nx-remote-user: jane\r\ncontent-length: 9\r\n\r\n{{");
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -264,8 +269,8 @@ async fn a_short_review_of_many_levels_takes_no_more_memory_than_its_budget() {
         );
         ALLOCATOR.reset_peak_usage();
         let before = ALLOCATOR.current_usage();
-        let path = "/virtualmachineinstances-mutate";
-        let (got, answer) = world.call(Caller::Nobody, "", Method::POST, path, &body).await.unwrap();
+        let path = world.review_path("/virtualmachineinstances-mutate");
+        let (got, answer) = world.call(Caller::Nobody, "", Method::POST, &path, &body).await.unwrap();
         assert_eq!(got.as_u16(), code, "{}", answer["message"]);
         let bytes = ALLOCATOR.peak_usage().saturating_sub(before);
         assert!(bytes < most, "a review of {} bytes took {bytes}", body.len());

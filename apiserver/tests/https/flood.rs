@@ -32,7 +32,8 @@ async fn review(world: &World) -> Value {
         "request": {"uid": "r-1", "operation": "UPDATE", "object": {"spec": {}}, "oldObject": {"spec": {}}},
     })
     .to_string();
-    let call = world.call(Caller::Nobody, "", Method::POST, REVIEWS, &review);
+    let path = world.review_path(REVIEWS);
+    let call = world.call(Caller::Nobody, "", Method::POST, &path, &review);
     let (code, answer) = tokio::time::timeout(TIMEOUT, call).await.expect("no answer").unwrap();
     assert_eq!(code.as_u16(), 200, "{answer}");
     answer["response"]["allowed"].clone()
@@ -62,7 +63,7 @@ async fn endless(world: &World, source: Ipv4Addr, streams: usize) -> JoinSet<()>
         let _ = connection.await;
     });
     for _ in 0..streams {
-        let mut sender = sender.clone();
+        let (mut sender, path) = (sender.clone(), world.review_path(REVIEWS));
         tasks.spawn(async move {
             // The server gives a body up that does not come: the next one follows, until the connection is closed or the
             // test has ended.
@@ -71,7 +72,7 @@ async fn endless(world: &World, source: Ipv4Addr, streams: usize) -> JoinSet<()>
                     Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[b' '; PIECE_BYTES])))
                 });
                 let pieces = pieces.take(SENT_BYTES / PIECE_BYTES).chain(stream::pending());
-                let request = Request::post(format!("https://virt-api{REVIEWS}"))
+                let request = Request::post(format!("https://virt-api{path}"))
                     .header("content-length", DECLARED_BYTES)
                     .body(StreamBody::new(Box::pin(pieces)))
                     .unwrap();
@@ -131,7 +132,7 @@ async fn a_body_that_is_too_long_is_refused_by_its_declared_length() {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let body = StreamBody::new(Box::pin(stream::pending::<Result<Frame<Bytes>, std::io::Error>>()));
-    let request = Request::post(REVIEWS)
+    let request = Request::post(world.review_path(REVIEWS))
         .header("host", "virt-api")
         .header("content-length", DECLARED_BYTES + 1)
         .body(body)
@@ -212,7 +213,8 @@ async fn a_head_and_a_review_have_a_size() {
         assert!(answer[..bytes].starts_with(code.as_bytes()), "{}", String::from_utf8_lossy(&answer));
     }
     let many = format!("{{\"items\": [{}0]}}", "0,".repeat(300_000));
-    let (code, answer) = world.call(Caller::Nobody, "", Method::POST, REVIEWS, &many).await.unwrap();
+    let path = world.review_path(REVIEWS);
+    let (code, answer) = world.call(Caller::Nobody, "", Method::POST, &path, &many).await.unwrap();
     assert_eq!(code.as_u16(), 400);
     assert!(answer["message"].as_str().unwrap().contains("bytes of memory"), "{answer}");
 }

@@ -5,6 +5,7 @@
 mod bounds;
 mod flood;
 mod node;
+mod paths;
 mod streams;
 mod world;
 
@@ -215,8 +216,8 @@ async fn a_webhook_is_answered_over_https() {
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {"uid": "r-9", "operation": "CREATE", "object": {"metadata": {}}},
     });
-    let path = "/migration-validate-create";
-    let call = async |body: &str| world.call(Caller::Nobody, "", Method::POST, path, body).await.unwrap();
+    let path = world.review_path("/migration-validate-create");
+    let call = async |body: &str| world.call(Caller::Nobody, "", Method::POST, &path, body).await.unwrap();
     let (code, answer) = call(&review.to_string()).await;
     assert_eq!(code.as_u16(), 200);
     assert_eq!((&answer["response"]["uid"], &answer["response"]["allowed"]), (&json!("r-9"), &json!(false)));

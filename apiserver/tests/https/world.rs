@@ -16,9 +16,11 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use kube::Client;
 use podvirt_daemon::health::Health;
-use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, node_name};
+use podvirt_daemon::pki::{
+    Identity, KeyPairPem, PathKey, Purpose, WebhookPaths, make_ca, make_leaf, node_name,
+};
 use podvirt_daemon::shutdown::{Shutdown, Trigger};
-use podvirt_daemon::testing::failure;
+use podvirt_daemon::testing::{ca_secret, failure};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -81,6 +83,7 @@ pub(crate) struct World {
     pub(crate) metrics: Metrics,
     /// What callers of virt-api may hold.
     pub(crate) limits: Arc<Limits>,
+    paths: PathKey,
     api_ca: KeyPairPem,
     proxy_ca: KeyPairPem,
     end: Trigger,
@@ -113,6 +116,8 @@ pub(crate) fn vmi() -> Value {
 
 /// Path of the VM in the API server.
 pub(crate) const VM: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachines/vm1";
+/// Path of the CA's Secret in the API server.
+const CA: &str = "/api/v1/namespaces/kubevirt/secrets/kubevirt-ca";
 /// Path of the instance in the API server.
 pub(crate) const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/vm1";
 
@@ -222,6 +227,10 @@ impl World {
 
         let cluster = Arc::new(Mutex::new(Cluster::default()));
         let client = client(Arc::clone(&cluster));
+        cluster.lock().unwrap().objects.insert(CA.to_owned(), ca_secret(&api_ca));
+        let paths = WebhookPaths::new(client.clone(), "kubevirt");
+        let key = paths.read().await.unwrap();
+        cluster.lock().unwrap().reads.clear();
         let handlers = Handlers::new(client.clone(), "kubevirt", towards, handler_port);
         let metrics = Metrics::default();
         let limits = Limits::new(metrics.clone());
@@ -232,6 +241,7 @@ impl World {
             subresources: Subresources::new(client, handlers, metrics.clone(), Arc::default()),
             config: Arc::new(ArcSwap::default()),
             presets: Presets::none(),
+            paths,
             health: Health::default(),
             namespace: Arc::from("kubevirt"),
             limits: Arc::clone(&limits),
@@ -243,7 +253,19 @@ impl World {
         let tls = server_config(&identity, &proxy).unwrap();
         let server = Server { listener, tls, proxy, limits: Arc::clone(&limits), router: router(app) };
         let server = tokio::spawn(async move { server.run(ended.requested()).await });
-        World { address, cluster, handler, metrics, limits, api_ca, proxy_ca, end, server }
+        World { address, cluster, handler, metrics, limits, paths: key, api_ca, proxy_ca, end, server }
+    }
+
+    /// The path at which the API server asks a webhook, by its plain path.
+    pub(crate) fn review_path(&self, webhook: &str) -> String {
+        self.paths.path(webhook)
+    }
+
+    /// Another CA in the API server; the paths that it makes.
+    pub(crate) fn rotate_ca(&self) -> PathKey {
+        let ca = make_ca(Timestamp::now(), HOUR).unwrap();
+        self.put(CA, ca_secret(&ca));
+        PathKey::new(&ca)
     }
 
     /// Asks virt-api to end.
