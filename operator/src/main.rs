@@ -12,7 +12,7 @@ use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
-use podvirt_daemon::pki::{self, Issuer, LeafRequest};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, WebhookPaths};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::{crypto, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
@@ -86,7 +86,8 @@ async fn main() -> Result<()> {
     let Some(identity) = identity else { return Ok(()) };
     let identity = identity?;
     let tls = identity.server_config(false)?;
-    let judge = Judge::new(client.clone(), namespace, own.clone());
+    let paths = WebhookPaths::new(client.clone(), namespace);
+    let judge = Judge::new(client.clone(), namespace, own.clone(), paths.clone());
     let router = judge.router();
 
     let mut lease = LeaseConfig::new(namespace, NAME, &replica);
@@ -98,7 +99,7 @@ async fn main() -> Result<()> {
         metrics: metrics.clone(),
     };
     let leading = leader::run(client.clone(), lease, &shutdown, || Box::pin(reconcile::run(parts.clone())));
-    let register = async |ca_bundle: &str| webhook::register(&client, namespace, ca_bundle).await;
+    let register = async |ca_bundle: &str| webhook::register(&client, namespace, ca_bundle, &paths).await;
     let keeping = registration::keep(identity.ca_bundle(), register, || {
         registered.open();
         metrics.ready.set(1);

@@ -1,15 +1,16 @@
 //! Judging the KubeVirt object before it is stored.
 //!
 //! virt-operator does it and not virt-api: an administrator must be able to mend a setting that keeps virt-api from
-//! coming up. Every replica answers, and keeps the webhook's configuration in the cluster. What a review may take of memory stands
-//! in [`review`].
+//! coming up. Every replica answers, and keeps the webhook's configuration in the cluster. A review is answered at the path that
+//! this configuration names, which no pod can guess ([`WebhookPaths`]): an answer tells whether there are machines. What a
+//! review may take of memory stands in [`review`].
 
 mod review;
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -25,6 +26,7 @@ use podvirt_api::error::chain;
 use podvirt_api::names;
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::{KubeVirt, KubeVirtUninstallStrategy};
+use podvirt_daemon::pki::{PathError, WebhookPaths};
 use review::{Review, ReviewError, cut, read_body};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -92,23 +94,26 @@ pub struct Judge {
     client: Client,
     namespace: Arc<str>,
     own: Arc<Own>,
+    paths: WebhookPaths,
     turns: Arc<Semaphore>,
 }
 
 impl Judge {
-    /// A judge of the KubeVirt object in `namespace`.
-    pub fn new(client: Client, namespace: &str, own: Own) -> Self {
+    /// A judge of the KubeVirt object in `namespace`, which is asked at one of `paths`.
+    pub fn new(client: Client, namespace: &str, own: Own, paths: WebhookPaths) -> Self {
         Self {
             client,
             namespace: Arc::from(namespace),
             own: Arc::new(own),
             turns: Arc::new(Semaphore::new(MAX_REVIEWS_AT_ONCE)),
+            paths,
         }
     }
 
     /// The webhook's route.
     pub fn router(self) -> Router {
-        Router::new().route(PATH, post(answer)).with_state(self)
+        let router = Router::new().route(&format!("{PATH}/{{token}}"), post(answer));
+        router.fallback(async || not_found()).with_state(self)
     }
 
     async fn judge(&self, review: &Review) -> Result<(), Refusal> {
@@ -173,7 +178,19 @@ impl Judge {
     }
 }
 
-async fn answer(State(judge): State<Judge>, body: Body) -> Response {
+/// What a client gets that is not the API server.
+fn not_found() -> Response {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+        "message": "the server could not find the requested resource",
+    });
+    (StatusCode::NOT_FOUND, Json(status)).into_response()
+}
+
+async fn answer(State(judge): State<Judge>, Path(token): Path<String>, body: Body) -> Response {
+    if !judge.paths.admits(PATH, &token).await {
+        return not_found();
+    }
     match respond(&judge, body).await {
         Ok(review) => Json(review).into_response(),
         Err(error) => {
@@ -201,7 +218,7 @@ async fn respond(judge: &Judge, body: Body) -> Result<Value, ReviewError> {
 }
 
 /// The configuration that tells the API server of the webhook.
-fn configuration(namespace: &str, ca_bundle: &str, owner: Option<&str>) -> Value {
+fn configuration(namespace: &str, ca_bundle: &str, path: &str, owner: Option<&str>) -> Value {
     let mut metadata = json!({"name": NAME, "labels": {"kubevirt.io": "virt-operator"}});
     if let Some(uid) = owner {
         metadata["ownerReferences"] = json!([{
@@ -224,7 +241,7 @@ fn configuration(namespace: &str, ca_bundle: &str, owner: Option<&str>) -> Value
                 "operations": ["CREATE", "UPDATE", "DELETE"],
             }],
             "clientConfig": {
-                "service": {"namespace": namespace, "name": SERVICE, "port": 443, "path": PATH},
+                "service": {"namespace": namespace, "name": SERVICE, "port": 443, "path": path},
                 "caBundle": base64::engine::general_purpose::STANDARD.encode(ca_bundle),
             },
         }],
@@ -235,13 +252,20 @@ fn configuration(namespace: &str, ca_bundle: &str, owner: Option<&str>) -> Value
 ///
 /// # Errors
 ///
-/// The API server refuses it.
-pub async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Result<(), kube::Error> {
+/// The API server refuses it, or there is no CA.
+pub async fn register(
+    client: &Client,
+    namespace: &str,
+    ca_bundle: &str,
+    paths: &WebhookPaths,
+) -> Result<(), PathError> {
+    let key = paths.read().await?;
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let owner = roles.get_opt(ACCOUNT).await?.and_then(|role| role.metadata.uid);
-    let object = configuration(namespace, ca_bundle, owner.as_deref());
+    let object = configuration(namespace, ca_bundle, &key.path(PATH), owner.as_deref());
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     api.patch(NAME, &PatchParams::apply(crate::customize::OPERATOR).force(), &Patch::Apply(&object)).await?;
+    paths.forget_replaced();
     Ok(())
 }
 
@@ -249,32 +273,53 @@ pub async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Resu
 mod tests {
     use axum::body::Body;
     use axum::http::Request;
-    use podvirt_daemon::testing;
+    use jiff::Timestamp;
+    use podvirt_daemon::pki::{PathKey, make_ca};
+    use podvirt_daemon::testing::{self, ca_secret};
     use tower::ServiceExt;
 
     use super::*;
 
     /// Asks a judge in a cluster whose lists hold `machines`; the refusal's words.
     async fn asked(operation: &str, new: Value, old: Value, machines: usize) -> Option<String> {
+        let (code, answer) = asked_at(None, operation, new, old, machines).await;
+        assert_eq!((code.as_u16(), &answer["response"]["uid"]), (200, &json!("u")), "{answer}");
+        let allowed = answer["response"]["allowed"].as_bool().unwrap();
+        (!allowed).then(|| answer["response"]["status"]["message"].as_str().unwrap().to_owned())
+    }
+
+    /// The same at a path that is not registered, if one is given; code and body of the answer.
+    async fn asked_at(
+        path: Option<&str>,
+        operation: &str,
+        new: Value,
+        old: Value,
+        machines: usize,
+    ) -> (StatusCode, Value) {
+        let ca = make_ca(Timestamp::now(), std::time::Duration::from_secs(3600)).unwrap();
+        let key = PathKey::new(&ca);
         let client = testing::client("kubevirt", move |_, uri, _| {
+            if uri.path().ends_with("/secrets/kubevirt-ca") {
+                return (200, ca_secret(&ca));
+            }
             let there = if uri.path().ends_with("/virtualmachines") { machines } else { 0 };
             let items = vec![json!({"metadata": {"name": "m"}}); there];
             (200, json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}))
         });
-        let judge = Judge::new(client, "kubevirt", Own::from_env(|_| None));
+        let paths = WebhookPaths::new(client.clone(), "kubevirt");
+        let judge = Judge::new(client, "kubevirt", Own::from_env(|_| None), paths);
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "operation": operation, "object": new, "oldObject": old, "userInfo": {},
             "kind": {"group": "kubevirt.io", "version": "v1", "kind": "KubeVirt"}, "name": "kubevirt",
             "resource": {"group": "kubevirt.io", "version": "v1", "resource": "kubevirts"},
         }});
-        let request = Request::post(PATH).header("content-type", "application/json");
+        let path = path.map_or_else(|| key.path(PATH), ToOwned::to_owned);
+        let request = Request::post(path).header("content-type", "application/json");
         let request = request.body(Body::from(review.to_string())).unwrap();
         let answer = judge.router().oneshot(request).await.unwrap();
+        let code = answer.status();
         let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
-        let answer: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(answer["response"]["uid"], "u", "{answer}");
-        let allowed = answer["response"]["allowed"].as_bool().unwrap();
-        (!allowed).then(|| answer["response"]["status"]["message"].as_str().unwrap().to_owned())
+        (code, serde_json::from_slice(&body).unwrap())
     }
 
     fn kubevirt(spec: Value) -> Value {
@@ -318,12 +363,24 @@ mod tests {
         assert_eq!(asked("DELETE", Value::Null, kubevirt(json!({})), 1).await, None);
     }
 
+    #[tokio::test]
+    async fn a_review_at_another_path_does_not_tell_whether_there_are_machines() {
+        let blocks = kubevirt(json!({"uninstallStrategy": "BlockUninstallIfWorkloadsExist"}));
+        for path in [PATH.to_owned(), format!("{PATH}/{}", "0".repeat(64))] {
+            let (code, answer) = asked_at(Some(&path), "DELETE", Value::Null, blocks.clone(), 1).await;
+            assert_eq!((code.as_u16(), &answer["kind"]), (404, &json!("Status")), "{path}");
+            assert!(!answer.to_string().contains("VirtualMachines"), "{answer}");
+        }
+    }
+
     #[test]
     fn the_configuration_is_what_kubernetes_types_hold() {
-        let object = configuration("n", "pem", Some("u"));
+        let object = configuration("n", "pem", "/kubevirt-validate/1f", Some("u"));
         let typed: ValidatingWebhookConfiguration = serde_json::from_value(object).unwrap();
         let hook = &typed.webhooks.unwrap()[0];
         assert_eq!(hook.client_config.ca_bundle.as_ref().unwrap().0, b"pem");
+        let service = hook.client_config.service.as_ref().unwrap();
+        assert_eq!(service.path.as_deref(), Some("/kubevirt-validate/1f"));
         assert_eq!(hook.failure_policy.as_deref(), Some("Fail"));
         assert_eq!(typed.metadata.owner_references.unwrap()[0].uid, "u");
     }

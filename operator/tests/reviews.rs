@@ -1,11 +1,13 @@
-//! What a review takes of virt-operator's memory: every pod of the cluster may send one.
+//! What a review takes of virt-operator's memory, also where its sender knows the webhook's path.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use axum::body::Body;
 use axum::http::Request;
+use jiff::Timestamp;
 use peak_alloc::PeakAlloc;
-use podvirt_daemon::testing;
+use podvirt_daemon::pki::{PathKey, WebhookPaths, make_ca};
+use podvirt_daemon::testing::{self, ca_secret};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use virt_operator::target::Own;
@@ -36,11 +38,12 @@ fn patched(form: &str, patch: &str) -> Value {
         {"resourceType": "*", "resourceName": "*", "type": form, "patch": patch}]}}))
 }
 
-/// Whether `judge` allows what `text` asks for.
-async fn allowed(judge: &Judge, text: String) -> bool {
-    let request = Request::post("/kubevirt-validate").header("content-type", "application/json");
+/// Whether `judge` allows what `text` asks for at `path`.
+async fn allowed(judge: &Judge, path: &str, text: String) -> bool {
+    let request = Request::post(path).header("content-type", "application/json");
     let answer = judge.clone().router().oneshot(request.body(Body::from(text)).unwrap()).await.unwrap();
     if !answer.status().is_success() {
+        assert_ne!(answer.status().as_u16(), 404, "{path}");
         return false;
     }
     let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
@@ -49,9 +52,16 @@ async fn allowed(judge: &Judge, text: String) -> bool {
 
 #[tokio::test]
 async fn no_review_takes_much_memory() {
-    let client = testing::client("kubevirt", |_, _, _| (404, Value::Null));
-    let judge = Judge::new(client, "kubevirt", Own::from_env(|_| None));
-    assert!(allowed(&judge, review(&kubevirt(json!({})))).await, "and the manifests are in memory now");
+    let ca = make_ca(Timestamp::now(), std::time::Duration::from_secs(3600)).unwrap();
+    let path = PathKey::new(&ca).path("/kubevirt-validate");
+    let client = testing::client("kubevirt", move |_, uri, _| {
+        let is_ca = uri.path().ends_with("/secrets/kubevirt-ca");
+        if is_ca { (200, ca_secret(&ca)) } else { (404, Value::Null) }
+    });
+    let paths = WebhookPaths::new(client.clone(), "kubevirt");
+    let judge = Judge::new(client, "kubevirt", Own::from_env(|_| None), paths);
+    let plain = review(&kubevirt(json!({})));
+    assert!(allowed(&judge, &path, plain).await, "and the manifests are in memory now");
 
     // Each `copy` doubles the list.
     let mut doublings = vec![json!({"op": "add", "path": "/spec/a", "value": [0]})];
@@ -81,7 +91,7 @@ async fn no_review_takes_much_memory() {
     ] {
         let before = ALLOCATED.current_usage();
         ALLOCATED.reset_peak_usage();
-        assert!(!allowed(&judge, text).await, "{name} is allowed");
+        assert!(!allowed(&judge, &path, text).await, "{name} is allowed");
         let growth = ALLOCATED.peak_usage().saturating_sub(before);
         assert!(growth < MAX_GROWTH_BYTES, "{name}: the process grew by {} MiB", growth >> 20);
     }

@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! Every pod of the cluster may reach the webhook's port, and the API server shows no certificate there. So each step of a
-//! review is bounded before it begins:
+//! Every pod of the cluster may reach the webhook's port, and the API server shows no certificate there. Its path tells its
+//! reviews; a user may learn that path from an error of the API server's. So each step of a review is bounded before it begins:
 //!
 //! ```text
 //!   connection   64, 16 of an address, one request at a time on each   (podvirt_daemon::http)
