@@ -1,4 +1,4 @@
-//! A pod that tries to keep the API server away from podvirt's webhooks, or to fill their memory.
+//! A pod that tries to keep the API server away from podvirt's webhooks, or to fill their memory. It knows their paths.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
@@ -55,10 +55,11 @@ fn long_a_pod_that_floods_the_webhooks_holds_up_no_review() {
     let memory: Vec<u64> = before.iter().map(|pod| working_set(&cluster, pod)).collect();
     let addresses: Vec<String> =
         before.iter().map(|pod| pod.status.as_ref().unwrap().pod_ip.clone().unwrap()).collect();
+    let path = cluster.webhook_path("virtualmachine-validator.kubevirt.io").unwrap();
     // Each socat holds one TLS connection; bash holds a thousand that say nothing, as far as they are let.
     let flood = format!(
         r#"ulimit -n 8192
-           head='POST /virtualmachines-validate HTTP/1.1\r\nHost: virt-api\r\nContent-Length: 4194304\r\n\r\n'
+           head='POST {path} HTTP/1.1\r\nHost: virt-api\r\nContent-Length: 4194304\r\n\r\n'
            for api in {targets}; do
              for n in $(seq {BODIES}); do
                {{ printf "$head"; head -c 4000000 /dev/zero; sleep infinity; }} | socat -u - "OPENSSL:$api:8443,verify=0" 2>/dev/null &

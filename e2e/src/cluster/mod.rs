@@ -35,6 +35,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use nix::sched::{CloneFlags, setns};
 use podvirt_bed_tools::wait;
+use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 pub use dynamic::{DynamicNetworks, prepare_dynamic_networks};
@@ -153,6 +154,21 @@ impl Cluster {
             answers = if self.kubectl_with(&args, &manifest).is_ok() { answers + 1 } else { 0 };
             Ok((answers >= ANSWERS).then_some(()))
         })
+    }
+
+    /// The path at which the API server asks one of podvirt's webhooks, by the webhook's name.
+    ///
+    /// # Errors
+    /// No webhook configuration names it.
+    pub fn webhook_path(&self, webhook: &str) -> Result<String> {
+        let kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations";
+        let list: Value = serde_json::from_str(&self.kubectl(&["get", kinds, "-o", "json"])?)?;
+        let configurations = list["items"].as_array().into_iter().flatten();
+        let mut webhooks =
+            configurations.filter_map(|configuration| configuration["webhooks"].as_array()).flatten();
+        let found = webhooks.find(|known| known["name"] == webhook).with_context(|| format!("no {webhook}"))?;
+        let path = found["clientConfig"]["service"]["path"].as_str();
+        path.map(ToOwned::to_owned).with_context(|| format!("{webhook} has no path"))
     }
 
     /// kubectl, to be started.
