@@ -78,7 +78,8 @@ pub fn check(vmi: &VirtualMachineInstance, subresource: &str) -> Result<(), Stat
     let agent = has(vmi, &Condition::AgentConnected);
     match subresource {
         "pause" if paused => refuse("VMI is already paused"),
-        "pause" if vmi.spec.liveness_probe.is_some() => {
+        // virt-launcher lets the agent's own probe succeed while the guest is paused; the kubelet would kill by any other.
+        "pause" if vmi.spec.liveness_probe.as_ref().is_some_and(|probe| probe.guest_agent_ping.is_none()) => {
             Err(Status::forbidden("Pausing VMIs with LivenessProbe is currently not supported"))
         }
         "unpause" if !paused => refuse("VMI is not paused"),
@@ -121,7 +122,8 @@ mod tests {
         let plain = json!({"domain": {"devices": {}}});
         let no_devices = json!({"domain": {"devices": {"autoattachSerialConsole": false, "autoattachGraphicsDevice": false}}});
         let no_acpi = json!({"domain": {"devices": {}, "features": {"acpi": {"enabled": false}}}});
-        let probed = json!({"domain": {"devices": {}}, "livenessProbe": {}});
+        let probed = json!({"domain": {"devices": {}}, "livenessProbe": {"exec": {"command": ["true"]}}});
+        let pinged = json!({"domain": {"devices": {}}, "livenessProbe": {"guestAgentPing": {}}});
         let agent: &[&str] = &["AgentConnected"];
         let paused: &[&str] = &["Paused"];
         for (subresource, phase, conditions, spec, outcome) in [
@@ -140,6 +142,7 @@ mod tests {
             ("pause", "Running", &[], &plain, ""),
             ("pause", "Running", paused, &plain, "VMI is already paused"),
             ("pause", "Running", &[], &probed, "Pausing VMIs with LivenessProbe is currently not supported"),
+            ("pause", "Running", &[], &pinged, ""),
             ("unpause", "Running", paused, &plain, ""),
             ("unpause", "Running", &[], &plain, "VMI is not paused"),
             ("softreboot", "Running", &[], &plain, ""),
