@@ -40,7 +40,7 @@ fn reviewed(
     match (asked.next(), asked.next()) {
         (Some(hook), None) => match hook.task {
             Task::Alone(task) => Ok(answer(task, request, cluster, "kubevirt")),
-            Task::Looking(_) => anyhow::bail!("{} looks at other objects", hook.name),
+            Task::Lookup(_) => anyhow::bail!("{} looks at other objects", hook.name),
         },
         (None, _) => Ok(Response::allowed(&request.uid)),
         (Some(_), Some(_)) => anyhow::bail!("several webhooks {} a {}", line.task, request.kind.kind),

@@ -191,7 +191,7 @@ impl Presets {
     /// # Errors
     ///
     /// They are not known yet, or more than are held.
-    pub fn of(&self, namespace: &str) -> Result<Vec<Arc<Effect>>, PresetsError> {
+    pub fn effects(&self, namespace: &str) -> Result<Vec<Arc<Effect>>, PresetsError> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let table = table.as_ref().ok_or(PresetsError::Unknown)?;
         match table.namespaces.get(namespace) {
@@ -220,19 +220,19 @@ mod tests {
 
     #[test]
     fn a_namespace_beyond_its_share_says_so_and_the_others_go_on() {
-        assert_eq!(Presets(Arc::default()).of("a").unwrap_err(), PresetsError::Unknown);
+        assert_eq!(Presets(Arc::default()).effects("a").unwrap_err(), PresetsError::Unknown);
         let mut table = Table::default();
         for n in 0..MAX_PRESETS {
             table.put("full", effect(&format!("p{n}"), 0));
         }
         table.put("other", effect("p", 0));
         let known = presets(table);
-        assert_eq!(known.of("full").unwrap().len(), MAX_PRESETS);
+        assert_eq!(known.effects("full").unwrap().len(), MAX_PRESETS);
         known.change(|table| table.as_mut().unwrap().put("full", effect("more", 0)));
-        assert_eq!(known.of("full").unwrap_err(), PresetsError::TooMany);
-        assert_eq!((known.of("other").unwrap().len(), known.of("none").unwrap().len()), (1, 0));
+        assert_eq!(known.effects("full").unwrap_err(), PresetsError::TooMany);
+        assert_eq!((known.effects("other").unwrap().len(), known.effects("none").unwrap().len()), (1, 0));
         known.change(|table| table.as_mut().unwrap().remove("full", "more"));
-        assert_eq!(known.of("full").unwrap().len(), MAX_PRESETS);
+        assert_eq!(known.effects("full").unwrap().len(), MAX_PRESETS);
     }
 
     #[test]

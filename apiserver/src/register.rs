@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tracing::debug;
 
 use crate::admission::evict::LAUNCHER_PREFIX;
-use crate::admission::{Alone, HOOKS, Hook, Looking, Task};
+use crate::admission::{Alone, HOOKS, Hook, Lookup, Task};
 use crate::target::{GROUP, VERSIONS};
 
 /// Name of the mutating webhooks' configuration.
@@ -71,7 +71,7 @@ impl Registration {
     }
 
     fn webhook(&self, hook: &Hook) -> Value {
-        let evicts = hook.task == Task::Looking(Looking::Evict);
+        let evicts = hook.task == Task::Lookup(Lookup::Evict);
         let mut webhook = json!({
             "name": hook.name,
             "admissionReviewVersions": ["v1"],
@@ -160,7 +160,7 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
             | Alone::MutateClone
             | Alone::ValidateClone,
         )
-        | Task::Looking(Looking::ValidateRestoreCreate) => snapshot::VERSION,
+        | Task::Lookup(Lookup::ValidateRestoreCreate) => snapshot::VERSION,
         _ => "v1",
     };
     json!({

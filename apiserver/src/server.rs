@@ -28,8 +28,8 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
 
-use crate::admission::review::{Request as Asked, Response as Answer, Review};
-use crate::admission::{self, Alone, HOOKS, Hook, Looking, Task, instancetypes};
+use crate::admission::review::{Request as ReviewRequest, Response as ReviewResponse, Review};
+use crate::admission::{self, Alone, HOOKS, Hook, Lookup, Task, instancetypes};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
@@ -164,7 +164,7 @@ fn misaddressed(app: &App, hook: &'static Hook, peer: &Peer) -> Response {
 
 /// A review that was read, with the places that it holds.
 struct Read {
-    request: Asked,
+    request: ReviewRequest,
     body: Held,
     place: TreePlace,
 }
@@ -174,7 +174,7 @@ enum Next {
     /// Nothing: this is its answer.
     Done(Response),
     /// Other objects, by which it is judged.
-    Ask(Box<Read>),
+    Lookup(Box<Read>),
 }
 
 async fn review(app: &App, hook: &'static Hook, peer: &Peer, body: Body) -> Result<Response, Status> {
@@ -205,25 +205,25 @@ async fn judged(app: &App, hook: &'static Hook, source: IpAddr, body: Held) -> R
                 };
                 finish(&own, hook, read, answer).map(Next::Done)
             }
-            _ => Ok(Next::Ask(Box::new(read))),
+            _ => Ok(Next::Lookup(Box::new(read))),
         }
     })
     .await?;
     let read = match next {
         Next::Done(response) => return Ok(response),
-        Next::Ask(read) => *read,
+        Next::Lookup(read) => *read,
     };
-    let look = app.limits.look(source).await;
+    let lookup_turn = app.limits.lookup(source).await;
     let config = app.config.load_full();
     match hook.task {
-        Task::Looking(task) => {
-            let asked = admission::look::answer(task, &read.request, &config.configuration, &app.client);
-            let answer = Box::pin(asked).await;
+        Task::Lookup(task) => {
+            let lookup = admission::lookup::answer(task, &read.request, &config.configuration, &app.client);
+            let answer = Box::pin(lookup).await;
             finish(app, hook, read, answer)
         }
         Task::Alone(task) => {
             let found = Box::pin(instancetypes::look_up(task, &read.request, &app.client)).await;
-            drop(look);
+            drop(lookup_turn);
             let turn = app.limits.review(source).await;
             let own = app.clone();
             apart(move || {
@@ -256,7 +256,7 @@ fn read(hook: &Hook, mut body: Held, mut place: TreePlace) -> Result<Read, Statu
     body.clear();
     let review = Review::deserialize(tree).map_err(|error| unreadable(&error))?;
     let mut request = review.into_request().map_err(|error| Status::bad_request(error.to_string()))?;
-    if hook.task == Task::Looking(Looking::Evict) {
+    if hook.task == Task::Lookup(Lookup::Evict) {
         // The mark of a machine is reviewed in turn: what waits for it must not keep the place that it needs.
         request.object =
             json!({"deleteOptions": {"dryRun": request.object["deleteOptions"]["dryRun"].clone()}});
@@ -272,13 +272,13 @@ fn shown(text: &str) -> &str {
 }
 
 /// A new instance, with its presets.
-fn new_instance(app: &App, request: &Asked, config: &Cluster) -> Answer {
-    match app.presets.of(&request.namespace) {
+fn new_instance(app: &App, request: &ReviewRequest, config: &Cluster) -> ReviewResponse {
+    match app.presets.effects(&request.namespace) {
         Ok(presets) => {
             let presets = presets.iter().map(|preset| &**preset);
             admission::new_instance(request, config, &app.namespace, presets)
         }
-        Err(error @ PresetsError::Unknown) => Answer::failed(&request.uid, error.to_string()),
+        Err(error @ PresetsError::Unknown) => ReviewResponse::failed(&request.uid, error.to_string()),
         Err(error @ PresetsError::TooMany) => {
             let problem = Problem {
                 reason: Reason::FieldValueInvalid,
@@ -291,7 +291,7 @@ fn new_instance(app: &App, request: &Asked, config: &Cluster) -> Answer {
 }
 
 /// Writes an answer; the review's tree is gone then.
-fn finish(app: &App, hook: &'static Hook, read: Read, answer: Answer) -> Result<Response, Status> {
+fn finish(app: &App, hook: &'static Hook, read: Read, answer: ReviewResponse) -> Result<Response, Status> {
     let Read { request, body, place } = read;
     // Not the review's own text: a label of a metric lives as long as the process.
     let operation =

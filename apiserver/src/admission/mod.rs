@@ -5,7 +5,7 @@
 
 pub mod evict;
 pub mod instancetypes;
-pub mod look;
+pub mod lookup;
 pub mod review;
 
 use podvirt_api::admission::preset::Effect;
@@ -27,12 +27,12 @@ pub enum Task {
     /// It answers from the request alone.
     Alone(Alone),
     /// It looks at other objects.
-    Looking(Looking),
+    Lookup(Lookup),
 }
 
 /// Tasks that look at other objects first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looking {
+pub enum Lookup {
     /// Judges a new migration by its machine.
     ValidateMigrationCreate,
     /// Judges a new restore by the others of its namespace.
@@ -196,7 +196,7 @@ pub const HOOKS: &[Hook] = &[
         path: "/migration-validate-create",
         resources: &["virtualmachineinstancemigrations"],
         operations: &["CREATE"],
-        task: Task::Looking(Looking::ValidateMigrationCreate),
+        task: Task::Lookup(Lookup::ValidateMigrationCreate),
     },
     Hook {
         name: "migration-update-validator.kubevirt.io",
@@ -238,7 +238,7 @@ pub const HOOKS: &[Hook] = &[
         path: "/launcher-eviction-validate",
         resources: &["pods/eviction"],
         operations: &["CREATE"],
-        task: Task::Looking(Looking::Evict),
+        task: Task::Lookup(Lookup::Evict),
     },
     Hook {
         name: "virtualmachinesnapshot-validator.snapshot.kubevirt.io",
@@ -259,7 +259,7 @@ pub const HOOKS: &[Hook] = &[
         path: "/virtualmachinerestores-validate",
         resources: &["virtualmachinerestores.snapshot"],
         operations: &["CREATE"],
-        task: Task::Looking(Looking::ValidateRestoreCreate),
+        task: Task::Lookup(Lookup::ValidateRestoreCreate),
     },
     Hook {
         name: "virtualmachineclones-mutator.clone.kubevirt.io",

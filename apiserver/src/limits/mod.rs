@@ -29,7 +29,7 @@
 //! **Budgets.** A body's place is taken by its declared length before its first byte is read, and given back when the
 //! answer has been handed to the client: a client that does not read its answer holds its own share. A review's tree is bounded while it
 //! is read ([`podvirt_api::budget`]): the most that its text may become is taken before, what it has become is held until
-//! it is dropped, also while other objects are asked for. It is taken before a turn, and a turn before a look is waited for by none. What does not
+//! it is dropped, also while other objects are asked for. It is taken before a turn, and a turn before a lookup is waited for by none. What does not
 //! fit waits, first for its address's share, then for all; HTTP/2 stops the client meanwhile. The windows of all streams
 //! fit into their connection's, so that a stream that waits never holds up one that is read.
 
@@ -71,9 +71,9 @@ const TURNS: usize = 4;
 /// How many of those are not the API server's.
 const TURNS_OF_OTHERS: usize = 2;
 /// Reviews at a time that ask the API server for other objects.
-const LOOKS: usize = 16;
+const LOOKUPS: usize = 16;
 /// How many of those are not the API server's.
-const LOOKS_OF_OTHERS: usize = 4;
+const LOOKUPS_OF_OTHERS: usize = 4;
 
 /// Trees of reviews together, with what is made of them, in bytes.
 const TREE_BYTES: usize = 128 << 20;
@@ -169,7 +169,7 @@ pub struct Limits {
     others: Budget,
     trees: Turns,
     reviews: Turns,
-    looks: Turns,
+    lookups: Turns,
     /// Watches of nodes.
     pub watches: Watches,
     metrics: Metrics,
@@ -197,7 +197,7 @@ impl Limits {
             // The largest tree of each side fits in.
             trees: Turns::new(TREE_BYTES + 2 * LEAST_TREE_BYTES, TREE_BYTES_OF_OTHERS + LEAST_TREE_BYTES),
             reviews: Turns::new(TURNS, TURNS_OF_OTHERS),
-            looks: Turns::new(LOOKS, LOOKS_OF_OTHERS),
+            lookups: Turns::new(LOOKUPS, LOOKUPS_OF_OTHERS),
             watches: Watches::default(),
             metrics,
         })
@@ -254,8 +254,8 @@ impl Limits {
     }
 
     /// Waits for a turn of asking the API server because of a review from `source`.
-    pub async fn look(&self, source: IpAddr) -> Turn {
-        self.looks.wait(self.side(source), 1).await
+    pub async fn lookup(&self, source: IpAddr) -> Turn {
+        self.lookups.wait(self.side(source), 1).await
     }
 }
 

@@ -19,30 +19,30 @@ use tracing::{info, warn};
 
 use super::evict::{self, Verdict};
 use super::review::{Request, Response};
-use super::{Looking, judged};
+use super::{Lookup, judged};
 use crate::pages;
 use crate::retry::{self, MAX_ATTEMPTS};
 
 /// Answers a request.
 pub async fn answer(
-    task: Looking,
+    task: Lookup,
     request: &Request,
     config: &KubeVirtConfiguration,
     client: &Client,
 ) -> Response {
     let answer = match task {
-        Looking::ValidateMigrationCreate => migration_create(request, client).await,
-        Looking::ValidateRestoreCreate => restore_create(request, client).await,
-        Looking::Evict => Box::pin(evict(request, config, client)).await,
+        Lookup::ValidateMigrationCreate => migration_create(request, client).await,
+        Lookup::ValidateRestoreCreate => restore_create(request, client).await,
+        Lookup::Evict => Box::pin(evict(request, config, client)).await,
     };
     answer.unwrap_or_else(|error| {
         warn!(error = &error as &dyn std::error::Error, "the API server cannot be asked for a review");
         match task {
-            Looking::ValidateMigrationCreate | Looking::ValidateRestoreCreate => {
+            Lookup::ValidateMigrationCreate | Lookup::ValidateRestoreCreate => {
                 Response::failed(&request.uid, "the API server cannot be asked now".to_owned())
             }
             // What empties a node asks again after 429, and gives up after anything else.
-            Looking::Evict => {
+            Lookup::Evict => {
                 let machine = format!("the machine of pod {}/{}", request.namespace, request.name);
                 let message = format!("{machine} cannot be looked up or marked now: {error}; try again");
                 Response::later(&request.uid, message)
@@ -133,16 +133,16 @@ async fn open_restores(client: &Client, namespace: &str, target: &str) -> Result
             }
             query.finish()
         };
-        let asked = http::Request::get(format!("{base}?{query}")).header(http::header::ACCEPT, ACCEPT);
-        let asked = asked.body(Vec::new()).map_err(kube::Error::HttpError)?;
-        let table: Table = client.request(asked).await?;
+        let request = http::Request::get(format!("{base}?{query}")).header(http::header::ACCEPT, ACCEPT);
+        let request = request.body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let table: Table = client.request(request).await?;
         let place = |name: &str| table.column_definitions.iter().position(|column| column.name == name);
-        let (name, of, complete) = (place("Name"), place("TargetName"), place("Complete"));
+        let (name, target_name, complete) = (place("Name"), place("TargetName"), place("Complete"));
         for row in &table.rows {
             let cell =
                 |place: Option<usize>| place.and_then(|place| row.cells.get(place)).unwrap_or(&Value::Null);
             let is_complete = [json!(true), json!("true")].contains(cell(complete));
-            if cell(of) == target && !is_complete {
+            if cell(target_name) == target && !is_complete {
                 open.push(cell(name).as_str().unwrap_or_default().to_owned());
             }
         }
@@ -236,18 +236,18 @@ mod tests {
     use super::*;
 
     /// A client whose API server answers by `answer`, and what it was asked: method, path and query, body.
-    type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
-    fn server(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Client, Asked) {
-        let asked = Asked::default();
-        let log = asked.clone();
+    fn server(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Client, Requests) {
+        let requests = Requests::default();
+        let log = requests.clone();
         let client = testing::client("shop", move |method, uri, body| {
             let what = format!("{method} {uri}");
             let answer = answer(&what);
             log.lock().unwrap().push((what, body));
             answer
         });
-        (client, asked)
+        (client, requests)
     }
 
     fn failure(code: u16, reason: &str) -> (u16, Value) {
@@ -258,7 +258,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    async fn answered(task: Looking, request: &Request, client: &Client) -> Value {
+    async fn answered(task: Lookup, request: &Request, client: &Client) -> Value {
         let answer = answer(task, request, &KubeVirtConfiguration::default(), client).await;
         answer.into_review()["response"].clone()
     }
@@ -279,7 +279,7 @@ mod tests {
         let tried = json!({"deleteOptions": {"dryRun": ["All"]}});
         for (dry_run, object) in [(false, Value::Null), (true, Value::Null), (true, tried)] {
             let conflicts = Mutex::new(1);
-            let (client, asked) = server(move |what| {
+            let (client, requests) = server(move |what| {
                 if what.starts_with("PATCH") {
                     let mut left = conflicts.lock().unwrap();
                     if *left > 0 {
@@ -291,11 +291,11 @@ mod tests {
             });
             let review = request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop",
                 "name": "virt-launcher-web-x", "dryRun": dry_run && object.is_null(), "object": object}));
-            let response = answered(Looking::Evict, &review, &client).await;
+            let response = answered(Lookup::Evict, &review, &client).await;
             assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(429)));
             assert_eq!(response["status"]["reason"], "TooManyRequests");
-            let asked = asked.lock().unwrap();
-            let patches: Vec<_> = asked.iter().filter(|(what, _)| what.starts_with("PATCH")).collect();
+            let requests = requests.lock().unwrap();
+            let patches: Vec<_> = requests.iter().filter(|(what, _)| what.starts_with("PATCH")).collect();
             // Changed in between, it is read and marked anew.
             assert_eq!(patches.len(), if dry_run { 0 } else { 2 });
             for (_, body) in patches {
@@ -309,13 +309,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_launcher_or_has_no_machine_is_evicted() {
-        let (client, asked) =
+        let (client, requests) =
             server(|what| if what.contains("/pods/") { (200, pod()) } else { failure(404, "NotFound") });
         let other = request(json!({"uid": "r", "namespace": "shop", "name": "web-1"}));
-        assert_eq!(answered(Looking::Evict, &other, &client).await["allowed"], true);
-        assert_eq!(asked.lock().unwrap().len(), 0, "the API server was not asked");
+        assert_eq!(answered(Lookup::Evict, &other, &client).await["allowed"], true);
+        assert_eq!(requests.lock().unwrap().len(), 0, "the API server was not asked");
         let launcher = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
-        assert_eq!(answered(Looking::Evict, &launcher, &client).await["allowed"], true);
+        assert_eq!(answered(Lookup::Evict, &launcher, &client).await["allowed"], true);
     }
 
     #[tokio::test]
@@ -339,7 +339,7 @@ mod tests {
             (launcher("p1", "Running"), gone, true),
         ] {
             let own = attachment.clone();
-            let (client, asked) = server(move |what| {
+            let (client, requests) = server(move |what| {
                 let found = match what {
                     _ if what.contains("/pods/hp-volume-x") => &own,
                     _ if what.contains("/pods/virt-launcher-web-x") => &launcher,
@@ -348,11 +348,11 @@ mod tests {
                 if found.is_null() { failure(404, "NotFound") } else { (200, found.clone()) }
             });
             let review = request(json!({"uid": "r", "namespace": "shop", "name": "hp-volume-x"}));
-            let response = answered(Looking::Evict, &review, &client).await;
+            let response = answered(Lookup::Evict, &review, &client).await;
             assert_eq!(response["allowed"], allowed, "{response}");
             assert!(allowed || response["status"]["code"] == 429, "{response}");
             assert!(
-                asked.lock().unwrap().iter().all(|(what, _)| what.starts_with("GET")),
+                requests.lock().unwrap().iter().all(|(what, _)| what.starts_with("GET")),
                 "nothing is marked"
             );
         }
@@ -361,20 +361,20 @@ mod tests {
     #[tokio::test]
     async fn a_migration_is_judged_by_its_machine_and_its_open_migrations() {
         for (phase, allowed) in [("Running", false), ("Succeeded", true)] {
-            let (client, asked) = server(move |what| {
+            let (client, requests) = server(move |what| {
                 let list = json!({"items": [{"metadata": {"name": "first"}, "spec": {"vmiName": "web"},
                     "status": {"phase": phase}}], "metadata": {}});
                 if what.contains("migrations") { (200, list) } else { (200, vmi()) }
             });
             let review = request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop",
                 "object": {"spec": {"vmiName": "web"}}}));
-            let response = answered(Looking::ValidateMigrationCreate, &review, &client).await;
+            let response = answered(Lookup::ValidateMigrationCreate, &review, &client).await;
             assert_eq!(response["allowed"], allowed, "{response}");
             assert!(allowed || response["status"]["message"].as_str().unwrap().contains("'first'"));
-            let asked = asked.lock().unwrap();
+            let requests = requests.lock().unwrap();
             assert!(
-                asked.iter().any(|(what, _)| what.contains("labelSelector=kubevirt.io%2Fvmi-name%3Dweb")),
-                "{asked:?}"
+                requests.iter().any(|(what, _)| what.contains("labelSelector=kubevirt.io%2Fvmi-name%3Dweb")),
+                "{requests:?}"
             );
         }
     }
@@ -393,7 +393,7 @@ mod tests {
         ] {
             let rows = json!([{"cells": ["first", "VirtualMachine", other, complete]}]);
             let columns = columns.clone();
-            let (client, asked) = server(move |what| {
+            let (client, requests) = server(move |what| {
                 let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "web"}});
                 match what {
                     _ if what.contains("virtualmachines/web") && machine == 200 => (200, metadata),
@@ -409,13 +409,13 @@ mod tests {
                 "virtualMachineSnapshotName": "s", "volumeRestorePolicy": policy}});
             let review =
                 request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop", "object": object}));
-            let response = answered(Looking::ValidateRestoreCreate, &review, &client).await;
+            let response = answered(Lookup::ValidateRestoreCreate, &review, &client).await;
             assert_eq!(response["allowed"], problem.is_none(), "{response}");
             let told = response["status"]["message"].as_str().unwrap_or_default();
             assert!(told.contains(problem.unwrap_or_default()), "{told}");
-            let asked = asked.lock().unwrap();
+            let requests = requests.lock().unwrap();
             let lists: Vec<_> =
-                asked.iter().filter(|(what, _)| what.contains("virtualmachinerestores")).collect();
+                requests.iter().filter(|(what, _)| what.contains("virtualmachinerestores")).collect();
             assert_eq!(lists.len(), 2);
             assert!(lists.iter().all(|(what, _)| what.contains("includeObject=None&limit=500")), "{lists:?}");
         }
@@ -433,7 +433,7 @@ mod tests {
                 if pods { (200, pod()) } else { (200, vmi()) }
             });
             let review = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
-            let response = answered(Looking::Evict, &review, &client).await;
+            let response = answered(Lookup::Evict, &review, &client).await;
             let status = &response["status"];
             assert_eq!((&response["allowed"], &status["code"]), (&json!(false), &json!(429)), "{failing}");
             assert_eq!(status["reason"], "TooManyRequests");
@@ -450,6 +450,6 @@ mod tests {
         let (client, _) = server(|_| failure(500, "InternalError"));
         let review =
             request(json!({"uid": "r", "namespace": "shop", "object": {"spec": {"vmiName": "web"}}}));
-        assert_eq!(answered(Looking::ValidateMigrationCreate, &review, &client).await["status"]["code"], 500);
+        assert_eq!(answered(Lookup::ValidateMigrationCreate, &review, &client).await["status"]["code"], 500);
     }
 }
