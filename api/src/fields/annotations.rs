@@ -114,7 +114,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/func-test-memory-hotplug-fail", Refused(Any), "of upstream's tests"),
     row(Vmi, "kubevirt.io/free-page-reporting-disabled", Unneeded, "podvirt's machines report no free pages"),
     row(Vmi, name::MOVE_BRIDGE, Carried(Any), "a machine that is bound to the pod's network by `bridge` may move; its new pod's address is another one, unless the network sees to that"),
-    row(Vmi, "kubevirt.io/pause-guest-agent-probes", Refused(Is("true")), "probes of the agent are not suspended"),
+    row(Vmi, name::PAUSE_AGENT_PROBES, Carried(Any), "`true`: `guestAgentPing` probes succeed without the guest's agent, also while the machine runs, until the annotation is taken away"),
     row(Vmi, "kubevirt.io/image-volume-skip-digest-resolution", Unneeded, "the images are pulled by the kubelet, which resolves their digests; a migration's target has them"),
     row(Vmi, name::SKIP_BACKUP_HOOKS, Carried(Any), "`true`: the pod has no [hooks for backup tools](snapshots.md#backup-tools); `false`: it has them, whatever the KubeVirt object says"),
     row(Vmi, "kubevirt.io/nonroot", Unneeded, "no launcher runs as root"),

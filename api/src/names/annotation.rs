@@ -22,6 +22,8 @@ pub const PENDING_SECONDS: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds
 pub const DISABLE_PCI_HOLE64: &str = "kubevirt.io/disablePCIHole64";
 /// The container of a machine that has failed is kept, to be looked into, until its pod is deleted: on the machine.
 pub const KEEP_LAUNCHER: &str = "kubevirt.io/keep-launcher-alive-after-failure";
+/// `true`: probes of the guest's agent succeed, and the agent is not asked: on the machine.
+pub const PAUSE_AGENT_PROBES: &str = "kubevirt.io/pause-guest-agent-probes";
 /// virt-launcher ends as soon as it has begun, as if it had crashed: on the machine, by upstream's tests.
 pub const FAIL_FAST: &str = "kubevirt.io/func-test-virt-launcher-fail-fast";
 /// A migration of the machine fails as soon as virt-launcher is asked for it: on the machine, by upstream's tests.

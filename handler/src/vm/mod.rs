@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use podvirt_api::memory_dump;
-use podvirt_api::names::event;
+use podvirt_api::names::{annotation, event};
 use podvirt_api::storage;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::Domain;
@@ -230,11 +230,13 @@ pub fn decide(view: &View<'_>) -> Decision {
     Decision { action, status, events, again }
 }
 
-/// Identity of the part of a VMI that the launcher acts on: its specification, and of its status, which changes while it runs, the
-/// networks that its pod is attached to, how large the claims are that it writes, and the volumes whose disks can be plugged.
+/// Identity of the part of a VMI that the launcher acts on: its specification, and whether probes of its agent are paused. Of
+/// its status, which changes while it runs, the networks that its pod is attached to, how large the claims are that it writes,
+/// and the volumes whose disks can be plugged.
 pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(&vmi.spec).unwrap_or_default().hash(&mut hasher);
+    pauses_agent_probes(vmi).hash(&mut hasher);
     // Before it runs it is given with all its networks: that they are told of changes nothing for a machine without any.
     if vmi.status.phase == Some(Phase::Running) {
         let mut attached: Vec<&String> = secondary(vmi).filter(|name| is_attached(vmi, name)).collect();
@@ -294,13 +296,15 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
                 && !view.domain.is_some_and(|domain| domain.status.is_final())
         }
         // What a running machine was started with is not known after a restart of ours, nor where it comes to by a
-        // migration. It has all of it but for interfaces, their links and the size of claims, which may have changed meanwhile.
+        // migration. It has all of it but for interfaces, their links, the size of claims and paused probes, which may have changed
+        // meanwhile.
         Phase::Running => {
             let differs = || {
                 links_differ(view)
                     || interfaces_differ(view)
                     || volumes_differ(view)
                     || !written_claims(view.vmi).is_empty()
+                    || has_agent_probe(view.vmi)
             };
             memory.synced.map_or_else(differs, |given| given != hash)
         }
@@ -314,6 +318,18 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
         Some(left) if !left.is_zero() => (None, Some(left)),
         _ => (Some(Action::Sync(hash)), Some(RESYNC)),
     }
+}
+
+/// Whether the machine's user has paused the probes of the guest's agent.
+fn pauses_agent_probes(vmi: &v1::VirtualMachineInstance) -> bool {
+    let given = vmi.metadata.annotations.as_ref().and_then(|all| all.get(annotation::PAUSE_AGENT_PROBES));
+    given.is_some_and(|text| text == "true")
+}
+
+/// Whether a probe asks for the answer of the guest's agent.
+fn has_agent_probe(vmi: &v1::VirtualMachineInstance) -> bool {
+    let probes = [&vmi.spec.liveness_probe, &vmi.spec.readiness_probe];
+    probes.into_iter().flatten().any(|probe| probe.guest_agent_ping.is_some())
 }
 
 /// What is told of the claims that the machine writes, by volume: they may be expanded while it runs.

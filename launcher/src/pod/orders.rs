@@ -124,6 +124,7 @@ impl Server {
     /// Starts the machine that is wanted, or changes the running one into it.
     pub(super) async fn sync(&self, request: &cmd::VmiRequest) -> Result<(), OrderError> {
         let wanted = self.wanted(request, false)?;
+        self.0.follow_probes(&wanted.vmi);
         let (runs, awaited) = {
             let facts = self.0.facts.borrow();
             (facts.started_at.is_some(), facts.awaited)
@@ -160,6 +161,7 @@ impl Server {
     /// Makes ready for the machine to come from another node.
     pub(super) async fn receive(&self, request: &cmd::VmiRequest) -> Result<(), OrderError> {
         let wanted = self.wanted(request, true)?;
+        self.0.follow_probes(&wanted.vmi);
         {
             let facts = self.0.facts.borrow();
             match (facts.awaited, facts.started_at) {

@@ -2,17 +2,20 @@
 //!
 //! The kubelet kills a container whose liveness probe fails some times in a row. A guest that is paused does not answer, one that is yet
 //! to come from another node has no process here, and one that moves away may stand still for a while. None of them is dead, so a
-//! `guestAgentPing` succeeds meanwhile. A program in the guest is asked for all the same, but where the guest is not here yet.
+//! `guestAgentPing` succeeds meanwhile, and as long as the machine's user has paused such probes by an annotation. A program in the
+//! guest is asked for all the same, but where the guest is not here yet.
 //!
 //! | the machine | `guestAgentPing` | `exec` |
 //! |---|---|---|
 //! | runs | the agent's answer | the program's |
-//! | is paused, by a user or by libvirt | succeeds, and the agent is not asked | the program's |
+//! | is paused, by a user or by libvirt, or its probes are | succeeds, and the agent is not asked | the program's |
 //! | moves away | the agent's answer; a failure succeeds | the program's |
 //! | is to come | succeeds | succeeds |
 
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::names::annotation::PAUSE_AGENT_PROBES;
 use podvirt_proto::domain::{Domain, Status};
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::agent::AgentError;
 use super::shared::{Facts, Shared};
@@ -24,13 +27,25 @@ pub(super) enum Duty {
     Answer,
     /// By its agent, which may fail to: the machine moves away.
     MayAnswer,
-    /// Not at all: the machine is paused.
+    /// Not at all: the machine is paused, or probes of its agent are.
     Paused,
     /// Not at all: the machine is yet to come from another node.
     Absent,
 }
 
 impl Shared {
+    /// Takes of the VMI whether the probes of the guest's agent are paused.
+    pub(super) fn follow_probes(&self, vmi: &VirtualMachineInstance) {
+        let paused = vmi.metadata.annotations.get(PAUSE_AGENT_PROBES).is_some_and(|text| text == "true");
+        self.facts.send_if_modified(|facts| {
+            let changed = std::mem::replace(&mut facts.agent_probes_paused, paused) != paused;
+            if changed {
+                info!(paused, "probes of the guest's agent");
+            }
+            changed
+        });
+    }
+
     /// How the guest is to answer probes now.
     pub(super) fn probe_duty(&self) -> Duty {
         duty(&self.report.borrow(), &self.facts.borrow())
@@ -57,7 +72,7 @@ fn duty(report: &Domain, facts: &Facts) -> Duty {
     if facts.awaited && facts.started_at.is_none() {
         return Duty::Absent;
     }
-    if report.status == Status::Paused {
+    if facts.agent_probes_paused || report.status == Status::Paused {
         return Duty::Paused;
     }
     // One that came to nothing leaves the machine here.
@@ -73,8 +88,9 @@ mod tests {
     use std::time::Duration;
 
     use podvirt_proto::cmd::v1::cmd_server::Cmd as _;
-    use podvirt_proto::cmd::v1::{ExecRequest, GuestPingRequest};
+    use podvirt_proto::cmd::v1::{ExecRequest, GuestPingRequest, Vmi, VmiRequest};
     use podvirt_proto::migration::Migration;
+    use serde_json::json;
     use tokio::sync::mpsc;
     use tokio::time::{Instant, sleep};
     use tonic::Request;
@@ -125,6 +141,28 @@ mod tests {
         assert!(!survives(&target, hour).await, "it has come");
         let executed = target.exec(Request::new(exec)).await.unwrap().into_inner();
         assert!(!executed.response.unwrap().success);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_that_the_user_paused_succeed_until_the_annotation_is_gone() {
+        let hour = Duration::from_secs(3600);
+        let server = server();
+        // No task starts machines here: the order is given up.
+        let sync = async |paused: &str| {
+            let vmi = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "metadata": {"name": "web", "namespace": "shop", "annotations": {PAUSE_AGENT_PROBES: paused}},
+                "spec": {"domain": {"devices": {}, "memory": {"guest": "64Mi"}}}});
+            let vmi = Vmi { vmi_json: vmi.to_string().into_bytes() };
+            let request = VmiRequest { vmi: Some(vmi), options: None };
+            let _refused = tokio::time::timeout(PERIOD, server.sync(&request)).await;
+        };
+        sync("true").await;
+        assert!(survives(&server, hour).await);
+        let exec = ExecRequest { command: "/bin/true".into(), timeout_seconds: 1, ..ExecRequest::default() };
+        let executed = server.exec(Request::new(exec)).await.unwrap().into_inner();
+        assert!(!executed.response.unwrap().success, "a program is run all the same");
+        sync("false").await;
+        assert!(!survives(&server, hour).await);
     }
 
     #[tokio::test(start_paused = true)]

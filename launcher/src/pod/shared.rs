@@ -84,6 +84,8 @@ pub(super) struct Facts {
     pub(super) on_trial: bool,
     /// Whether the machine comes from another node, and all is ready for it.
     pub(super) awaited: bool,
+    /// Whether the machine's user has paused the probes of the guest's agent.
+    pub(super) agent_probes_paused: bool,
     /// How it ended.
     pub(super) ended: Option<Final>,
 }

@@ -268,6 +268,26 @@ fn a_running_machine_is_synced_only_when_its_vmi_was_seen_to_change() {
 }
 
 #[test]
+fn a_launcher_hears_of_paused_probes_of_the_agent() {
+    let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
+    pass.memory.synced = Some(spec_hash(&pass.vmi));
+    let annotations = BTreeMap::from([(annotation::PAUSE_AGENT_PROBES.to_owned(), "true".to_owned())]);
+    pass.vmi.metadata.annotations = Some(annotations);
+    let hash = spec_hash(&pass.vmi);
+    assert_eq!(pass.decide().action, Some(Action::Sync(hash)));
+    pass.memory.synced = Some(hash);
+    pass.vmi.metadata.annotations = None;
+    assert_eq!(pass.decide().action, Some(Action::Sync(spec_hash(&pass.vmi))));
+
+    pass.memory.synced = None;
+    assert_eq!(pass.decide().action, None, "no probe asks the agent");
+    let ping = v1::Probe { guest_agent_ping: Some(v1::GuestAgentPing::default()), ..v1::Probe::default() };
+    pass.vmi.spec.liveness_probe = Some(ping);
+    let sync = Some(Action::Sync(spec_hash(&pass.vmi)));
+    assert_eq!(pass.decide().action, sync, "the annotation may have gone while no handler ran");
+}
+
+#[test]
 fn a_link_that_changed_while_no_handler_looked_is_seen() {
     let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
     let interface =
