@@ -37,6 +37,7 @@ artefact() { local root
     diskefi) echo "$CACHE/diskefi-$(key "$E2E/cluster/mk-diskefi" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-node" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     kernelcards) echo "$CACHE/kernelcards-$(key "$E2E/cluster/mk-kernelcards" "$E2E/cluster/oci.sh" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     diskdebian) echo "$CACHE/diskdebian-$(key "$E2E/cluster/mk-diskdebian" "$E2E/cluster/oci.sh" "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
+    traps) echo "$CACHE/traps-$(key "$E2E/cluster/mk-traps" "$E2E/cluster/oci.sh" "$E2E/mk-root")" ;;
     policies) echo "$CACHE/policies-$(key "$E2E/cluster/mk-policies" "$E2E/cluster/oci.sh" "$E2E/cluster/policies")" ;;
     multus) echo "$CACHE/multus-$(key "$E2E/cluster/mk-multus" "$E2E/cluster/oci.sh" "$E2E/cluster/multus")" ;;
     csi) echo "$CACHE/csi-$(key "$E2E/cluster/mk-csi" "$E2E/cluster/oci.sh" "$E2E/cluster/csi")" ;;
