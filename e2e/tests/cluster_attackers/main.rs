@@ -1,19 +1,22 @@
-//! Attackers of four kinds, each with the rights that it really has, beside a machine that means no harm.
+//! Attackers of five kinds, each with the rights that it really has, beside a machine that means no harm.
 //!
 //! | module | attacker | rights |
 //! |---|---|---|
-//! | `tenant` | a user of the API | a service account with the role `kubevirt.io:edit` in a namespace of its own, by its token |
+//! | `tenant`, `images` | a user of the API | a service account with the role `kubevirt.io:edit` in a namespace of its own, by its token |
 //! | `stranger` | a pod | the cluster's network; no token, no certificate |
 //! | `launcher` | a process in a launcher's pod, by `pods/exec` or by the guest | the pod's user and control group |
 //! | `peer` | a pod beside a machine, and a guest | the pods' network |
+//! | `operator` | a pod of virt-operator | its service account's, by a token |
 //!
 //! An attack gets a clear answer: an HTTP status of virt-api's or of the API server's own, a closed connection, a counter. Before it,
 //! while it goes on and after it the honest machine is reached by its addresses and by its console, and none of podvirt's daemons is
-//! started again.
+//! started again. Beside `operator` there is none: nothing comes of what it asks.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+mod images;
 mod launcher;
+mod operator;
 mod peer;
 mod stranger;
 mod tenant;

@@ -8,6 +8,7 @@ use podvirt_api::names::event::UNAUTHORIZED_DATA_VOLUME_CREATE;
 use podvirt_e2e::cluster::{Cluster, Namespace, SOON, Security};
 use serde_json::{Value, json};
 
+use super::images::{invites_no_image, opens_no_file_of_the_pod, traps};
 use super::{HONEST, Honest, addresses, working_set};
 
 /// The API server, on the cluster's network.
@@ -19,7 +20,7 @@ const GROWTH_BYTES: u64 = 128 << 20;
 const DATA_VOLUMES: &str = "datavolumes.cdi.kubevirt.io";
 
 /// The code of an answer, and its text.
-type Answer = (u16, String);
+pub(super) type Answer = (u16, String);
 
 fn answer_of(answered: kube::Result<String>) -> Answer {
     match answered {
@@ -30,7 +31,7 @@ fn answer_of(answered: kube::Result<String>) -> Answer {
 }
 
 /// A client of the API server.
-struct Tenant<'c> {
+pub(super) struct Tenant<'c> {
     cluster: &'c Cluster,
     client: Client,
     namespace: String,
@@ -45,17 +46,23 @@ impl<'c> Tenant<'c> {
             .kubectl(&["create", "rolebinding", "tenant", "--clusterrole=kubevirt.io:edit", &account])
             .unwrap();
         let token = namespace.kubectl(&["create", "token", "tenant"]).unwrap();
-        let cluster = namespace.cluster();
+        Tenant::by_token(namespace.cluster(), token.trim(), namespace.name())
+    }
+
+    /// An account of the namespace.
+    pub(super) fn by_token(cluster: &'c Cluster, token: &str, namespace: &str) -> Tenant<'c> {
         let client = cluster.block_on(async {
             let mut config = Config::new(SERVER.parse().unwrap());
             config.accept_invalid_certs = true;
-            config.auth_info.token = Some(token.trim().to_owned().into());
+            config.auth_info.token = Some(token.to_owned().into());
+            // What is denied to it is not denied to the daemon whose token it may be.
+            config.headers.push((http::header::USER_AGENT, "kubectl".parse().unwrap()));
             Client::try_from(config).unwrap()
         });
-        Tenant { cluster, client, namespace: namespace.name().to_owned() }
+        Tenant { cluster, client, namespace: namespace.to_owned() }
     }
 
-    fn asks(&self, method: &str, path: &str, body: &Value) -> Answer {
+    pub(super) fn asks(&self, method: &str, path: &str, body: &Value) -> Answer {
         let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
         let request = http::Request::builder().method(method).uri(path);
         let request = request.header(http::header::CONTENT_TYPE, "application/json").body(body).unwrap();
@@ -63,9 +70,14 @@ impl<'c> Tenant<'c> {
     }
 
     /// Makes an object in the tenant's namespace.
-    fn creates(&self, group: &str, resource: &str, object: &Value) -> Answer {
+    pub(super) fn creates(&self, group: &str, resource: &str, object: &Value) -> Answer {
         let path = format!("/apis/{group}/namespaces/{}/{resource}", self.namespace);
         self.asks("POST", &path, object)
+    }
+
+    /// The same up to the point at which the object would be stored.
+    pub(super) fn would_create(&self, group: &str, resource: &str, object: &Value) -> Answer {
+        self.creates(group, &format!("{resource}?dryRun=All"), object)
     }
 
     /// A request for a subresource of a machine.
@@ -87,7 +99,7 @@ const UNANSWERED: [&str; 7] = [
 ];
 
 /// The object is taken or refused: every webhook has answered.
-fn is_clear(what: &str, (code, text): &Answer) {
+pub(super) fn is_clear(what: &str, (code, text): &Answer) {
     let start = &text[..text.floor_char_boundary(300)];
     eprintln!("{what}: {code} {start}");
     let unanswered = *code >= 500 && UNANSWERED.iter().any(|words| text.contains(words));
@@ -96,7 +108,7 @@ fn is_clear(what: &str, (code, text): &Answer) {
 }
 
 /// The object is refused, for the reason of this field.
-fn is_refused(what: &str, answer: &Answer, field: &str) {
+pub(super) fn is_refused(what: &str, answer: &Answer, field: &str) {
     is_clear(what, answer);
     assert!(
         answer.0 >= 400 && answer.1.contains(field),
@@ -107,7 +119,7 @@ fn is_refused(what: &str, answer: &Answer, field: &str) {
 }
 
 /// A machine that is halted, with more in its `spec`, and with this `domain`.
-fn machine(name: &str, domain: Value, more: &Value) -> Value {
+pub(super) fn machine(name: &str, domain: Value, more: &Value) -> Value {
     let mut machine = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name},
         "spec": {"runStrategy": "Halted", "template": {"spec": {
@@ -172,6 +184,37 @@ fn has_no_machine_of_others(tenant: &Tenant<'_>, others: &str) {
         assert_eq!(tenant.asks("GET", &path, &Value::Null).0, 403, "{path}");
         assert_eq!(tenant.asks("DELETE", &path, &Value::Null).0, 403, "{path}");
     }
+}
+
+/// virt-exportproxy goes by the status of an export, which is virt-controller's: the author of an export leads it to no Service.
+fn leads_the_proxy_nowhere(tenant: &Tenant<'_>, namespace: &Namespace<'_>) {
+    let group = "export.kubevirt.io/v1beta1";
+    let lure = json!({
+        "apiVersion": group, "kind": "VirtualMachineExport", "metadata": {"name": "lure"},
+        "spec": {"source": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "none"}},
+        "status": {"phase": "Ready", "serviceName": "lure"},
+    });
+    let made = tenant.creates(group, "virtualmachineexports", &lure);
+    assert_eq!(made.0, 200, "{made:?}");
+    let path = format!("/apis/{group}/namespaces/{}/virtualmachineexports/lure/status", tenant.namespace);
+    let (code, text) = tenant.asks("PUT", &path, &lure);
+    assert!(code == 403 && text.contains("virtualmachineexports/status"), "{code}: {text}");
+
+    let proxy = addresses(tenant.cluster, "virt-exportproxy").remove(0);
+    let client = tenant.cluster.block_on(async {
+        let mut config = Config::new(format!("https://{proxy}:8443").parse().unwrap());
+        config.accept_invalid_certs = true;
+        Client::try_from(config).unwrap()
+    });
+    let path = format!("/api/{group}/namespaces/{}/virtualmachineexports/lure/healthz", tenant.namespace);
+    // The proxy hears of a new export in a moment.
+    let answered = || {
+        let request = http::Request::get(path.as_str()).body(Vec::new())?;
+        let answer = answer_of(tenant.cluster.block_on(async { client.request_text(request).await }));
+        Ok((answer.0 != 404).then_some(answer))
+    };
+    let (code, text) = namespace.until("an answer of virt-exportproxy", SOON, answered).unwrap();
+    assert!(code == 503 && text.contains("not ready"), "{code}: {text}");
 }
 
 /// virt-api itself asks whether the user may, beside the API server: a request as only the API server can make it, for the tenant.
@@ -356,7 +399,10 @@ fn costs_more_than_it_sends(tenant: &Tenant<'_>) {
 
 #[test]
 fn a_tenant_has_its_own_namespace_and_no_more() {
+    // Made before this process is on the cluster's network.
+    let traps = traps();
     let cluster = Cluster::get().unwrap();
+    cluster.load(&traps).unwrap();
     let (others, own) =
         (cluster.namespace(Security::Restricted).unwrap(), cluster.namespace(Security::Restricted).unwrap());
     // virt-controller looks for a kind that was not there each 20 s.
@@ -366,7 +412,12 @@ fn a_tenant_has_its_own_namespace_and_no_more() {
     has_no_machine_of_others(&tenant, others.name());
     is_asked_about(&own, others.name());
     copies_no_claim_of_others(&tenant, &own, others.name());
-    honest.is_unhurt("machines and claims of others");
+    leads_the_proxy_nowhere(&tenant, &own);
+    honest.is_unhurt("machines, claims and exports of others");
+    opens_no_file_of_the_pod(&tenant, &own);
+    honest.is_unhurt("disks that name a file of the pod");
+    invites_no_image(&tenant, &own);
+    honest.is_unhurt("images for the pods of machines");
     costs_more_than_it_sends(&tenant);
     honest.is_unhurt("objects that cost more than they are");
     fills_virt_api_by_presets(&tenant);
