@@ -4,8 +4,9 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
+use podvirt_api::names::path;
 use podvirt_api::v1;
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, SOON, Security};
 
 use super::{HONEST, Honest, NODE, PODVIRT, on_node, working_set};
 
@@ -17,6 +18,18 @@ const SILENT: usize = 200;
 const HELD: usize = 8;
 
 const SOCKETS: &str = "/var/run/kubevirt/sockets";
+/// A user and a group of a pod that are not the machine's.
+const OTHER_USER: &str = "1000:1000";
+/// Connects to each of its arguments, and prints what came of it.
+const CONNECT: &str = "\
+import errno, socket, sys
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print(path, 'opened')
+    except OSError as error:
+        print(path, errno.errorcode[error.errno])
+";
 
 /// A pod in which an attacker runs what it likes.
 struct Taken<'n> {
@@ -49,8 +62,8 @@ impl<'n> Taken<'n> {
         self.namespace.kubectl(&python).unwrap()
     }
 
-    /// From now on it listens in the launcher's place, with the report of the machine `uid` where it is to tell of another's. The launcher
-    /// is stopped, so that virt-handler connects anew.
+    /// The attacker's process listens in the launcher's place, and tells of the machine `uid` where it is to tell of another's. The
+    /// launcher is stopped, so that virt-handler connects anew.
     fn takes_the_launchers_place(&self, uid: &str, own: &str) {
         let script = include_str!("launcher.py");
         let begin = format!(
@@ -120,6 +133,24 @@ fn reports_of_no_other(taken: &Taken<'_>, victim: &str, own: &str) {
     assert!(closed >= SILENT - HELD, "{closed} of {SILENT} connections are closed");
 }
 
+/// A process of the pod with another user opens none of netd's sockets, by one of which the pod's own user asks netd.
+fn opens_no_socket_of_netd(taken: &Taken<'_>, node: Node<'_>) {
+    taken.namespace.netctl("taken", 0, "counters").unwrap();
+    let found = taken.sh("find /var/run/kubevirt/netd -type s");
+    let sockets: Vec<&str> = found.lines().collect();
+    let control = path::netd_control(0).display().to_string();
+    assert!(sockets.contains(&control.as_str()), "{sockets:?} without {control}");
+    let status = taken.namespace.launcher("taken").unwrap().status.unwrap();
+    let mut containers = status.container_statuses.unwrap().into_iter();
+    let compute = containers.find(|container| container.name == "compute").unwrap().container_id.unwrap();
+    let id = compute.strip_prefix("containerd://").unwrap();
+    let exec = ["ctr", "-n", "k8s.io", "tasks", "exec", "--exec-id", "other-user", "--user", OTHER_USER, id];
+    let said = node.run(&[&exec[..], &["python3", "-c", CONNECT][..], &sockets[..]].concat()).unwrap();
+    eprint!("as the user {OTHER_USER}:\n{said}");
+    let refused: Vec<String> = sockets.iter().map(|socket| format!("{socket} EACCES")).collect();
+    assert_eq!(said.lines().collect::<Vec<_>>(), refused);
+}
+
 #[test]
 fn a_launcher_that_was_taken_over_fools_no_node_agent() {
     let cluster = Cluster::get().unwrap();
@@ -128,6 +159,8 @@ fn a_launcher_that_was_taken_over_fools_no_node_agent() {
     Taken::apply(&own);
     let mut honest = Honest::start(&others);
     let taken = Taken::over(&own);
+    opens_no_socket_of_netd(&taken, cluster.node(1));
+    honest.is_unhurt("another user of the pod at netd's sockets");
     let uid = |namespace: &Namespace<'_>, name: &str| {
         namespace.wait_phase(name, "Running", SOON).unwrap().metadata.uid.unwrap()
     };
