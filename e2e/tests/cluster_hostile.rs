@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test fails it")]
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -20,6 +21,12 @@ use serde_json::{Value, json};
 
 /// From the request for a migration to one that copies memory.
 const UNDER_WAY: Duration = Duration::from_secs(180);
+/// Clients of one port of a migration that say nothing: twice as many as it has places for their handshakes.
+const SILENT: usize = 64;
+/// A client that says nothing is cut off within this time, which is half of what its handshake may take, when there are too many.
+const CUT: Duration = Duration::from_secs(5);
+/// The end of a handshake's time.
+const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// A node and the token of its virt-handler's pod.
 struct Taken<'c> {
@@ -158,6 +165,32 @@ fn is_cut_off(cluster: &Cluster, request: &Request, directory: &std::path::Path,
     let mut said = Vec::new();
     stdout.read_to_end(&mut said).unwrap();
     ended && said.is_empty()
+}
+
+/// Whether the other side ends the connection within this time.
+fn is_ended(mut stream: &TcpStream, limit: Duration) -> bool {
+    stream.set_read_timeout(Some(limit)).unwrap();
+    match stream.read(&mut [0]) {
+        Ok(length) => length == 0,
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    }
+}
+
+/// Clients without a certificate that say nothing, at each of a migration's listeners: beside them each greets another client, and cuts the
+/// oldest off.
+fn silent_clients(cluster: &Cluster, listeners: &[String]) -> Vec<TcpStream> {
+    let mut all = Vec::new();
+    for listener in listeners {
+        let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(listener).unwrap()).collect();
+        let mut client = cluster.command("timeout");
+        // Its standard input is empty: it ends after the handshake.
+        let greeted = client.args(["10", "openssl", "s_client", "-connect", listener]).output().unwrap();
+        let shown = String::from_utf8_lossy(&greeted.stdout);
+        assert!(shown.contains("BEGIN CERTIFICATE"), "{listener} beside {SILENT} silent clients: {greeted:?}");
+        assert!(is_ended(&silent[0], CUT), "{listener}: the oldest of {SILENT} silent clients is held");
+        all.extend(silent);
+    }
+    all
 }
 
 /// A node writes labels of podvirt's to its own object, and events of machines in virt-handler's name; `other` is another
@@ -319,6 +352,12 @@ fn a_node_that_was_taken_over_stays_on_its_node() {
     let machine: v1::VirtualMachineInstance = namespace.wait("vm", "the machine", SOON, |_| true).unwrap();
     let state = machine.status.migration_state.unwrap();
     assert_eq!(state.target_node.as_ref(), Some(&there));
+    let address = state.target_node_address.unwrap();
+    let address = if address.contains(':') { format!("[{address}]") } else { address };
+    let ports = state.target_direct_migration_node_ports.keys();
+    let listeners: Vec<String> = ports.map(|port| format!("{address}:{port}")).collect();
+    assert!(!listeners.is_empty());
+    let silent = silent_clients(&cluster, &listeners);
     let ends = "fields of migrationState";
     let change = |field: &str, value: Value| json!({"status": {"migrationState": {field: value}}});
     for end in [&source, &target] {
@@ -342,11 +381,14 @@ fn a_node_that_was_taken_over_stays_on_its_node() {
     let taken = json!({"status": {"nodeName": there, "migrationState": {"completed": true}}});
     target.cannot_patch(&namespace, taken, "to its migration's target only");
 
-    // Its listeners take the source's certificate alone: another node's of the same CA is cut off, with nothing said.
-    let address = state.target_node_address.unwrap();
-    let address = if address.contains(':') { format!("[{address}]") } else { address };
-    for port in state.target_direct_migration_node_ports.keys() {
-        assert!(is_cut_off(&cluster, &own, directory.path(), &format!("{address}:{port}")), "{port}");
+    // The target's listeners take the source's certificate alone: another node's of the same CA is cut off, with nothing said.
+    for listener in &listeners {
+        assert!(is_cut_off(&cluster, &own, directory.path(), listener), "{listener}");
     }
+    for stream in &silent {
+        assert!(is_ended(stream, GIVEN_UP), "a silent client is held: {stream:?}");
+    }
+    let goes_on = |m: &Migration| matches!(m.status.phase, Some(Phase::Running | Phase::Succeeded));
+    namespace.wait("move", "a migration that has not failed", SOON, goes_on).unwrap();
     drop(cluster.kubectl(&["delete", "migrationpolicy", space]));
 }

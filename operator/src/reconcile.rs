@@ -31,7 +31,7 @@ use crate::monitoring;
 use crate::order::waves;
 use crate::remove;
 use crate::rollout::{Rollout, trouble};
-use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, KUBEVIRT_INSTALLED, INVALID, Outcome, READY, after};
+use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, INVALID, KUBEVIRT_INSTALLED, Outcome, READY, after};
 use crate::target::{Own, Target};
 use crate::transition::{is_divided, phases};
 

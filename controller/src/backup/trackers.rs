@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::{Stream, stream};
 use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use podvirt_api::names::{annotation, event};

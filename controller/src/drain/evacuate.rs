@@ -134,10 +134,8 @@ fn cancelled(
     migrations: &[Arc<Migration>],
     tainted: &BTreeSet<String>,
 ) -> Vec<Arc<Migration>> {
-    let by_uid: BTreeMap<&str, &Machine> = machines
-        .iter()
-        .filter_map(|machine| Some((machine.metadata.uid.as_deref()?, machine)))
-        .collect();
+    let by_uid: BTreeMap<&str, &Machine> =
+        machines.iter().filter_map(|machine| Some((machine.metadata.uid.as_deref()?, machine))).collect();
     let is_cancelled = |migration: &Migration| {
         let annotations = migration.annotations();
         let uid = annotations.get(annotation::EVACUATED_MACHINE_UID).map(String::as_str);
@@ -353,7 +351,8 @@ mod tests {
         let mut deleted = open.as_ref().clone();
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T12:00:00Z")).unwrap();
         assert_eq!(aborted(&left, &Arc::new(deleted), &[]), 0, "that is asked for already");
-        let at_target = json!({"migrationUid": "m", "targetNodeDomainReadyTimestamp": "2026-01-01T12:00:00Z"});
+        let at_target =
+            json!({"migrationUid": "m", "targetNodeDomainReadyTimestamp": "2026-01-01T12:00:00Z"});
         let state = |state: &Value| json!({"status": {"evacuationNodeName": null, "migrationState": state}});
         let moved = machine("web", "n1", "LiveMigrate", state(&at_target));
         assert_eq!(aborted(&moved, &open, &[]), 0, "the guest is at the target");

@@ -205,10 +205,7 @@ mod tests {
             assert_eq!(uri.path(), "/api/v1/namespaces/kubevirt/secrets/kubevirt-ca");
             let mut stored = stored.lock().unwrap();
             stored.reads += 1;
-            stored
-                .ca
-                .as_ref()
-                .map_or_else(|| failure(404, "NotFound", "NotFound"), |ca| (200, ca_secret(ca)))
+            stored.ca.as_ref().map_or_else(|| failure(404, "NotFound", "NotFound"), |ca| (200, ca_secret(ca)))
         });
         WebhookPaths::new(client, "kubevirt")
     }

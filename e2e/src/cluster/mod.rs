@@ -166,7 +166,8 @@ impl Cluster {
         let configurations = list["items"].as_array().into_iter().flatten();
         let mut webhooks =
             configurations.filter_map(|configuration| configuration["webhooks"].as_array()).flatten();
-        let found = webhooks.find(|known| known["name"] == webhook).with_context(|| format!("no {webhook}"))?;
+        let found =
+            webhooks.find(|known| known["name"] == webhook).with_context(|| format!("no {webhook}"))?;
         let path = found["clientConfig"]["service"]["path"].as_str();
         path.map(ToOwned::to_owned).with_context(|| format!("{webhook} has no path"))
     }

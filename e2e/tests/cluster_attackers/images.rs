@@ -139,11 +139,7 @@ fn hooked() -> [(&'static str, Value); 3] {
             "template": {"metadata": {"labels": labels, "annotations": wish}, "spec": alone["spec"]},
         },
     });
-    [
-        ("virtualmachineinstances", alone),
-        ("virtualmachines", vm),
-        ("virtualmachineinstancereplicasets", set),
-    ]
+    [("virtualmachineinstances", alone), ("virtualmachines", vm), ("virtualmachineinstancereplicasets", set)]
 }
 
 /// The annotations of the pod of a machine that tells an injector of an own image.

@@ -24,10 +24,8 @@ struct EvacuateCancelOptions {
 
 pub(super) async fn run(cluster: &Cluster, args: &EvacuateCancel) -> anyhow::Result<()> {
     let is_node = ["node", "nodes"].contains(&args.kind.to_ascii_lowercase().as_str());
-    let options = EvacuateCancelOptions {
-        dry_run: args.dry_run.option()?,
-        node: is_node.then(|| args.name.clone()),
-    };
+    let options =
+        EvacuateCancelOptions { dry_run: args.dry_run.option()?, node: is_node.then(|| args.name.clone()) };
     let objects = if is_node {
         leaving(cluster, &args.name).await?
     } else {
