@@ -200,6 +200,59 @@ fn a_machine_has_its_address_on_a_second_network_and_keeps_it_on_another_node() 
     network.wait_freed(&kept).unwrap();
 }
 
+/// A pod of another namespace that asks for an address on the network of `namespace` by a definition of its own.
+fn request(namespace: &Namespace<'_>, thief: &Namespace<'_>, name: &str, node: &str, address: &str) {
+    let path = ["get", "network-attachment-definitions", "flat", "-o", "jsonpath={.spec.config}"];
+    let config: Value = serde_json::from_str(&namespace.kubectl(&path).unwrap()).unwrap();
+    assert_eq!(config["name"], namespace.name(), "{config}");
+    thief.network("flat", &config).unwrap();
+    let wish = serde_json::json!([{"name": "flat", "interface": "net1", "ips": [address]}]);
+    let annotations = serde_json::json!({"annotations": {"k8s.v1.cni.cncf.io/networks": wish.to_string()}});
+    peer(thief, name, node, annotations);
+}
+
+/// The network gives a pod of another namespace no address that is a machine's here, and gives it one that nobody has.
+fn gives_no_address_of_a_machine(network: &Flat<'_>, namespace: &Namespace<'_>, node: &str, addresses: &[String]) {
+    let holders = || {
+        let held = network.objects("leasedaddresses").unwrap();
+        let mut of_machine: Vec<String> = held
+            .into_iter()
+            .filter(|object| addresses.iter().any(|address| object["spec"]["address"] == address.as_str()))
+            .map(|object| object["spec"].to_string())
+            .collect();
+        of_machine.sort();
+        of_machine
+    };
+    let before = holders();
+    assert_eq!(before.len(), addresses.len(), "{before:?}");
+    let thief = namespace.cluster().namespace(Security::Restricted).unwrap();
+    let taken = addresses.iter().find(|address| address.contains('.')).unwrap();
+    let held = network.held().unwrap();
+    let free = (200..250).map(|host| format!("172.30.42.{host}")).find(|address| !held.contains(address));
+    let free = free.unwrap();
+    request(namespace, &thief, "thief", node, taken);
+    request(namespace, &thief, "guest", node, &free);
+
+    // The second one shows that the first is refused for the address.
+    let (given, _) = attached(&thief.wait_pod("guest", SOON).unwrap(), "net1").unwrap();
+    assert!(given.contains(&free), "{given:?} without {free}");
+    let refused = || {
+        let about = "involvedObject.name=thief";
+        let lines = "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
+        let events = thief.kubectl(&["get", "events", "--field-selector", about, "-o", lines])?;
+        let message = events.lines().find(|line| line.contains("is held by AddressLease"));
+        Ok(message.map(str::to_owned))
+    };
+    let message = thief.until("a refusal of the address", SOON, refused).unwrap();
+    let space = namespace.name();
+    let holder = format!("{taken} of network {space:?} is held by AddressLease {space}/");
+    // The plugin's words stand within those of others, which may escape its quotes.
+    assert!(message.replace('\\', "").contains(&holder), "{message} without {holder}");
+    let pod = thief.wait("thief", "the pod", SOON, |_: &Pod| true).unwrap();
+    assert_eq!(attached(&pod, "net1"), None);
+    assert_eq!(holders(), before);
+}
+
 #[test]
 fn a_network_of_multus_can_be_the_machines_first() {
     let cluster = Cluster::get().unwrap();
@@ -213,7 +266,8 @@ fn a_network_of_multus_can_be_the_machines_first() {
     };
     namespace.apply(&manifest.machine()).unwrap();
     let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
-    peer(&namespace, "peer", other(&instance.status.node_name.unwrap()), Value::Null);
+    let elsewhere = other(&instance.status.node_name.unwrap());
+    peer(&namespace, "peer", elsewhere, Value::Null);
     namespace.wait_pod("peer", SOON).unwrap();
     let interface = flat(&namespace);
     assert_eq!(interface.pod_interface_name.as_deref(), Some("eth0"));
@@ -222,10 +276,17 @@ fn a_network_of_multus_can_be_the_machines_first() {
     for address in &interface.ip_addresses {
         assert!(told.contains(&format!(" {address}/")), "{told}");
         assert!(network.held().unwrap().contains(address));
-        namespace
-            .until(&format!("greeting at {address}"), SOON, || Ok(greeting(&namespace, "peer", address)))
-            .unwrap();
     }
+    let is_reached = || {
+        for address in &interface.ip_addresses {
+            namespace
+                .until(&format!("greeting at {address}"), SOON, || Ok(greeting(&namespace, "peer", address)))
+                .unwrap();
+        }
+    };
+    is_reached();
+    gives_no_address_of_a_machine(&network, &namespace, elsewhere, &interface.ip_addresses);
+    is_reached();
 }
 
 #[test]
