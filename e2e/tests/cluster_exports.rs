@@ -128,6 +128,125 @@ fn token(namespace: &Namespace<'_>, name: &str) -> String {
     namespace.kubectl(&["get", "secret", &format!("export-token-{name}"), "-o", path]).unwrap()
 }
 
+/// A server in the exporter's place, with a certificate that it has made itself: it tells what it is asked, and who leaves without asking.
+const PRETENDER: &str = "\
+import http.server, socket, ssl
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+tls.load_cert_chain('/tmp/pretender.pem')
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print('asked', self.headers, flush=True)
+        self.send_response(200)
+        self.send_header('content-length', '9')
+        self.end_headers()
+        self.wfile.write(b'PRETENDER')
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    def finish_request(self, request, client):
+        try:
+            stream = tls.wrap_socket(request, server_side=True)
+        except OSError as error:
+            print('refused', error, flush=True)
+            return
+        super().finish_request(stream, client)
+Server(('::', 8443), Answer).serve_forever()
+";
+
+/// The Service of the export `x` leads to another pod of the namespace: virt-exportproxy refuses that pod's certificate and tells it no
+/// token. In the end the Service leads to the exporter.
+fn refuses_a_pod_in_the_exporters_place(
+    namespace: &Namespace<'_>,
+    client: &Client<'_>,
+    proxied: impl Fn() -> u16,
+    token: &str,
+) {
+    let host = format!("virt-export-x.{}.svc", namespace.name());
+    let made = rcgen::generate_simple_self_signed(vec![host.clone()]).unwrap();
+    let pretender = ClientPod::start(namespace, "pretender", "node1", "place: exporter").unwrap();
+    let pair = [made.cert.pem(), made.signing_key.serialize_pem()].join("\n");
+    pretender.sh(&format!("cat >/tmp/pretender.pem <<'EOF'\n{pair}\nEOF")).unwrap();
+    pretender.sh(&format!("cat >/tmp/pretender.py <<'EOF'\n{PRETENDER}EOF")).unwrap();
+    pretender.sh("setsid python3 /tmp/pretender.py >/tmp/log 2>&1 </dev/null &").unwrap();
+
+    let select = |selector: &serde_json::Value| {
+        let patch = serde_json::json!([{"op": "replace", "path": "/spec/selector", "value": selector}]);
+        namespace
+            .kubectl(&["patch", "service", "virt-export-x", "--type=json", "-p", &patch.to_string()])
+            .unwrap();
+    };
+    // What a client that looks at no certificate gets at the Service.
+    let script = format!(
+        "import ssl, urllib.request, urllib.error\n\
+         try: print(urllib.request.urlopen('https://{host}/', context=ssl._create_unverified_context(), timeout=5).read())\n\
+         except urllib.error.HTTPError as error: print('HTTP', error.code)\n"
+    );
+    let leads_to = |words: &str| {
+        let shown = || {
+            let shown = client.0.sh(&format!("python3 - <<'EOF'\n{script}EOF"));
+            Ok(shown.ok().filter(|text| text.contains(words)))
+        };
+        namespace.until(&format!("{words} at the Service"), SOON, shown).unwrap();
+    };
+    let path = ["get", "service", "virt-export-x", "-o", "jsonpath={.spec.selector}"];
+    let own: serde_json::Value = serde_json::from_str(&namespace.kubectl(&path).unwrap()).unwrap();
+    leads_to("HTTP 4");
+    select(&serde_json::json!({"place": "exporter"}));
+    leads_to("PRETENDER");
+    // The proxy's node may hear of it later. Until then the exporter answers.
+    let refused = || {
+        let code = proxied();
+        assert!([206, 502].contains(&code), "{code} by way of the proxy");
+        let log = pretender.sh("cat /tmp/log")?;
+        Ok((code == 502 && log.contains("refused")).then_some(log))
+    };
+    let log = namespace.until("a certificate that the proxy refuses", SOON, refused).unwrap();
+    eprintln!("a pod in the exporter's place: {log}");
+    assert!(!log.contains(token), "{log}");
+
+    select(&own);
+    leads_to("HTTP 4");
+    namespace.until("the exporter behind the proxy", SOON, || Ok((proxied() == 206).then_some(()))).unwrap();
+    namespace.kubectl(&["delete", "pod", pretender.name(), "--wait=false"]).unwrap();
+}
+
+/// Links that the writer of a claim has left there lead to nothing but the claim's own files: not to the exporter's key, nor to its token.
+fn serves_no_file_beside_a_claim(namespace: &Namespace<'_>, client: &Client<'_>) {
+    namespace
+        .apply(
+            "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: files}, spec: {storageClassName: bed-filesystem, \
+             accessModes: [ReadWriteMany], resources: {requests: {storage: 16Mi}}}}",
+        )
+        .unwrap();
+    let command = "cd /data && echo honest >honest && ln -s /cert/tls.key key && ln -s ../../token/token up && ln -s / root";
+    let writer = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: linker}}, spec: {{restartPolicy: Never, automountServiceAccountToken: false, \
+         securityContext: {{runAsUser: 107, runAsGroup: 107, fsGroup: 107, runAsNonRoot: true, \
+         seccompProfile: {{type: RuntimeDefault}}}}, \
+         containers: [{{name: linker, image: 'podvirt/tools:dev', command: [bash, -c, '{command}'], \
+         securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}, \
+         volumeMounts: [{{name: data, mountPath: /data}}]}}], \
+         volumes: [{{name: data, persistentVolumeClaim: {{claimName: files}}}}]}}}}"
+    );
+    namespace.apply(&writer).unwrap();
+    let done =
+        |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Succeeded"));
+    namespace.wait::<Pod>("linker", "links on a claim", SOON, done).unwrap();
+    namespace.kubectl(&["delete", "pod", "linker"]).unwrap();
+    export(namespace, "files", "{apiGroup: '', kind: PersistentVolumeClaim, name: files}", "");
+    let link = ready(namespace, "files");
+    let (directory, own) = (url(&link, "files", "dir"), token(namespace, "files"));
+    let get = |path: &str| client.get(&link, &format!("{directory}/{path}"), &own, "");
+    // A link to the root leads to the claim's own.
+    for path in ["honest", "root/honest"] {
+        let (code, length, _) = get(path);
+        assert_eq!((code, length), (200, 7), "{path}");
+    }
+    for path in ["key", "up", "root/cert/tls.key", "root/token/token", "../../../token/token"] {
+        assert_eq!(get(path).0, 404, "{path}");
+    }
+    namespace.kubectl(&["delete", "vmexport", "files", "--wait=false"]).unwrap();
+}
+
 /// A claim is exported whole, in part and compressed, and so is a snapshot of the machine that has it as a disk.
 #[test]
 fn disks_are_downloaded_as_they_are() {
@@ -171,6 +290,10 @@ fn disks_are_downloaded_as_they_are() {
     assert_eq!(client.get_by(&ca, &proxy("x"), &own, ""), (200, size, digest.clone()));
     assert_eq!(client.get_by(&ca, &proxy("x"), "wrong", "").0, 401);
     assert_eq!(client.get_by(&ca, &proxy("y"), &own, "").0, 404);
+    let proxied = || client.get_by(&ca, &proxy("x"), &own, "bytes=0-0").0;
+    assert_eq!(proxied(), 206);
+    refuses_a_pod_in_the_exporters_place(&namespace, &client, proxied, &own);
+    serves_no_file_beside_a_claim(&namespace, &client);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("disk.img");
     let to = file.to_str().unwrap();
