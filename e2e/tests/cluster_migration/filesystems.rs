@@ -81,6 +81,7 @@ fn a_guest_has_files_of_a_claim_and_of_objects_and_moves_with_them() {
     assert_eq!(exec(&namespace, &target, "virtiofs-data", &format!("cat {place}/log")), "before\nafter");
     assert_eq!(machine.sh("cat /mnt/data/deep/file"), "first");
     assert_objects(&mut machine, namespace.name());
+    stays_in_its_volume(&namespace, &mut machine, &target, &data);
 
     // The guest has its files until it has shut down; and virtiofsd ends with its machine, so that the pod does.
     namespace.virtctl(&["stop", "vm"]).unwrap();
@@ -89,6 +90,36 @@ fn a_guest_has_files_of_a_claim_and_of_objects_and_moves_with_them() {
         ["get", "events", "--field-selector", "involvedObject.kind=VirtualMachineInstance,reason=Stopped"];
     let events = namespace.kubectl(&events).unwrap();
     assert!(events.contains("the machine was shut down: the guest shut down"), "{events}");
+}
+
+/// Links on a volume that lead out of it, made by the guest and by another who has the claim, lead the guest to its own files. In the pod
+/// they lead to the pod's, which shows where virtiofsd would follow them.
+fn stays_in_its_volume(
+    namespace: &Namespace<'_>,
+    machine: &mut Machine<'_>,
+    pod: &Pod,
+    data: &Volume<'_, '_>,
+) {
+    const FILE: &str = "/etc/os-release";
+    let up = "../".repeat(16);
+    let links = [
+        ("absolute", FILE.to_owned(), ""),
+        ("relative", format!("{up}etc/os-release"), ""),
+        ("directory", format!("{up}etc"), "/os-release"),
+    ];
+    for (name, to, behind) in &links {
+        machine.sh(&format!("ln -s {to} /mnt/data/guest-{name}"));
+        data.on_node(1, &format!("ln -s {to} {}/other-{name}", data.path()));
+        for author in ["guest", "other"] {
+            let link = format!("{author}-{name}{behind}");
+            let place = "/var/run/kubevirt-private/vmi-disks/data";
+            let there = exec(namespace, pod, "virtiofs-data", &format!("cat {place}/{link}"));
+            assert!(there.contains("PRETTY_NAME"), "{link} in the pod: {there}");
+            let here = machine.sh(&format!("cat /mnt/data/{link} 2>&1 || true"));
+            eprintln!("{link} in the guest: {here}");
+            assert!(!here.contains("PRETTY_NAME"), "{link} in the guest: {here}");
+        }
+    }
 }
 
 /// A pod whose machine does not come has no client for its virtiofsd, and waits for none when it is deleted.
