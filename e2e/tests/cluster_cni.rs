@@ -212,7 +212,12 @@ fn request(namespace: &Namespace<'_>, thief: &Namespace<'_>, name: &str, node: &
 }
 
 /// The network gives a pod of another namespace no address that is a machine's here, and gives it one that nobody has.
-fn gives_no_address_of_a_machine(network: &Flat<'_>, namespace: &Namespace<'_>, node: &str, addresses: &[String]) {
+fn gives_no_address_of_a_machine(
+    network: &Flat<'_>,
+    namespace: &Namespace<'_>,
+    node: &str,
+    addresses: &[String],
+) {
     let holders = || {
         let held = network.objects("leasedaddresses").unwrap();
         let mut of_machine: Vec<String> = held

@@ -186,7 +186,10 @@ fn silent_clients(cluster: &Cluster, listeners: &[String]) -> Vec<TcpStream> {
         // Its standard input is empty: it ends after the handshake.
         let greeted = client.args(["10", "openssl", "s_client", "-connect", listener]).output().unwrap();
         let shown = String::from_utf8_lossy(&greeted.stdout);
-        assert!(shown.contains("BEGIN CERTIFICATE"), "{listener} beside {SILENT} silent clients: {greeted:?}");
+        assert!(
+            shown.contains("BEGIN CERTIFICATE"),
+            "{listener} beside {SILENT} silent clients: {greeted:?}"
+        );
         assert!(is_ended(&silent[0], CUT), "{listener}: the oldest of {SILENT} silent clients is held");
         all.extend(silent);
     }

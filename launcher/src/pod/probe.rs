@@ -154,7 +154,7 @@ mod tests {
                 "spec": {"domain": {"devices": {}, "memory": {"guest": "64Mi"}}}});
             let vmi = Vmi { vmi_json: vmi.to_string().into_bytes() };
             let request = VmiRequest { vmi: Some(vmi), options: None };
-            let _refused = tokio::time::timeout(PERIOD, server.sync(&request)).await;
+            let _refused = tokio::time::timeout(PROBE_PERIOD, server.sync(&request)).await;
         };
         sync("true").await;
         assert!(survives(&server, hour).await);
