@@ -151,13 +151,14 @@ pub(crate) struct Launched {
     _grown: Option<TempDir>,
 }
 
-/// The environment that virt-controller gives the netd of `vmi`; empty where it has none.
+/// The environment that virt-controller gives the netd of `vmi`; empty where it has none. A value by the downward API is that of a pod
+/// without annotations.
 fn netd_environment(vmi: &Value) -> Vec<(String, String)> {
     let vmi = serde_json::from_value(vmi.clone()).unwrap();
     let pod =
         virt_controller::template::launcher_pod(&vmi, &Default::default(), &Default::default()).unwrap();
     let netd = pod.spec.unwrap().init_containers.into_iter().flatten().find(|c| c.name == "netd");
-    netd.into_iter().flat_map(|c| c.env.unwrap()).map(|v| (v.name, v.value.unwrap())).collect()
+    netd.into_iter().flat_map(|c| c.env.unwrap()).map(|v| (v.name, v.value.unwrap_or_default())).collect()
 }
 
 /// A container of the pod with this project's programs.

@@ -85,7 +85,6 @@ impl Releaser {
         };
         if let Err(error) = std::thread::Builder::new().name("netd-repair".into()).spawn(run) {
             warn!(%error, "no thread to let connections go on: they end");
-            worker.renew_silence();
             worker.unpark(keys.into_iter().map(|key| (key, false)).collect());
         }
     }
@@ -121,9 +120,6 @@ impl Settling<'_> {
             self.helper.stays();
         }
         self.thaw_listeners(listeners);
-        if !listeners.is_empty() {
-            self.worker.renew_silence();
-        }
         let (mut todo, mut unsent) = (VecDeque::from(work), Vec::new());
         let (mut good, mut failed) = (0u64, 0u64);
         while !(todo.is_empty() && unsent.is_empty()) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 pub(crate) use ip_fields::{IpFields, set_ip_fields};
-pub(crate) use silence::{answer_syns, drop_syns};
+pub(crate) use silence::{answer, is_filler, stop_answering};
 
 use crate::sys;
 
@@ -232,11 +232,13 @@ pub(crate) fn listen_tcp(port: u16, peek: PeekOffset, silent: bool) -> io::Resul
     let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
     // Before a peer can connect. Where it fails each accepted socket gets its options by itself.
     bequeath_options(&s, peek);
-    if silent && let Err(error) = drop_syns(&s) {
+    if !silent {
+        listen(&s)?;
+    } else if let Err(error) = stop_answering(&s) {
         // The port is worth more than its silence.
-        tracing::debug!(port, %error, "SO_ATTACH_FILTER");
+        tracing::debug!(port, %error, "the listener cannot be silent");
+        listen(&s)?;
     }
-    listen(&s)?;
     Ok(s)
 }
 

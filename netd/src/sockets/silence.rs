@@ -1,54 +1,75 @@
 //! Listeners that leave peers without an answer.
 //!
-//! A filter of classic BPF takes no privilege. The kernel runs a listener's filter for each segment that it would give to it, a
-//! SYN included. A SYN that the filter drops is one that was lost on the way: the peer's kernel sends it again.
+//! The kernel drops a SYN for which a listener has no room: the peer's kernel sends it again, as one that was lost on the way. A
+//! queue of one place that is taken has no room. A connection of the pod's own takes it, by the loopback, and is reset at once:
+//! what is left of it stays in the queue until it is accepted. This takes no privilege, where a filter on a TCP socket
+//! (SO_ATTACH_FILTER) does since Linux 6.18.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 
-use socket2::{SockFilter, Socket};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::{Domain, Protocol, Socket, Type};
 
-/// BPF_LD | BPF_B | BPF_ABS, BPF_JMP | BPF_JSET | BPF_K and BPF_RET | BPF_K (linux/filter.h).
-const LOAD_BYTE: u16 = 0x30;
-const JUMP_IF_SET: u16 = 0x45;
-const RETURN: u16 = 0x6;
-/// Where a TCP header has its flags, and SYN among them (RFC 9293 3.1). A socket's filter sees a segment from its header on.
-const FLAGS_BYTE: u32 = 13;
-const SYN_BIT: u32 = 2;
+use super::{listen, reset_on_close};
 
-/// Drops each SYN and takes everything else. Handshakes that were answered before can end. What is accepted has the
-/// listener's filter, which does it no harm: a filter that dropped everything would make deaf a connection that the
-/// kernel makes in the same moment.
-const DROP_SYN: [SockFilter; 4] = [
-    SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_BYTE),
-    SockFilter::new(JUMP_IF_SET, 0, 1, SYN_BIT),
-    SockFilter::new(RETURN, 0, 0, 0),
-    SockFilter::new(RETURN, 0, 0, u32::MAX),
-];
+/// A queue of one place: the kernel takes one connection more than it is told.
+const ONE_PLACE: i32 = 0;
 
-/// Has a listener leave every SYN without an answer, whatever filter it had.
+/// Has a listener leave every SYN without an answer. What waits in its queue stays there.
 ///
 /// # Errors
-/// As setsockopt(2); SO_ATTACH_FILTER wants some kernel memory.
-pub(crate) fn drop_syns(listener: &Socket) -> io::Result<()> {
-    listener.attach_filter(&DROP_SYN)
+/// `WouldBlock` when the queue has not been filled yet; as socket(2), listen(2) and connect(2).
+pub(crate) fn stop_answering(listener: &Socket) -> io::Result<()> {
+    listener.listen(ONE_PLACE)?;
+    if has_waiting(listener)? {
+        return Ok(());
+    }
+    let own = listener.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+    // A listener of both families takes this one, too, unless the pod has no IPv4 at all.
+    let loopback = if own.is_ipv4() || !listener.only_v6()? {
+        Ipv4Addr::LOCALHOST.into()
+    } else {
+        Ipv6Addr::LOCALHOST.into()
+    };
+    let to = SocketAddr::new(loopback, own.port());
+    let filler =
+        Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    reset_on_close(&filler)?;
+    match filler.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => drop(filler),
+    }
+    if has_waiting(listener)? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
-/// Has a listener answer SYNs, whatever filter it had.
+/// Has a listener answer SYNs.
 ///
 /// # Errors
-/// As setsockopt(2).
-pub(crate) fn answer_syns(listener: &Socket) -> io::Result<()> {
-    match listener.detach_filter() {
-        // It had none.
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        detached => detached,
-    }
+/// As listen(2).
+pub(crate) fn answer(listener: &Socket) -> io::Result<()> {
+    listen(listener)
+}
+
+/// Whether an accepted connection is what is left of the one that made its listener silent: netd's own process or the one
+/// before it has reset it.
+pub(crate) fn is_filler(accepted: &Socket, from: SocketAddr) -> bool {
+    let reset =
+        || matches!(accepted.take_error(), Ok(Some(error)) if error.raw_os_error() == Some(libc::ECONNRESET));
+    from.ip().to_canonical().is_loopback() && reset()
+}
+
+/// Whether there is something in a listener's queue.
+fn has_waiting(listener: &Socket) -> io::Result<bool> {
+    let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut fds, PollTimeout::ZERO)? > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{ErrorKind, Read, Write};
-    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+    use std::net::TcpStream;
     use std::time::Duration;
 
     use super::*;
@@ -65,36 +86,37 @@ mod tests {
         let port = listener.local_addr().unwrap().as_socket().unwrap().port();
         for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
             let at = SocketAddr::new(ip, port);
-            drop_syns(&listener).unwrap();
+            // A second time changes nothing.
+            for _ in 0..2 {
+                stop_answering(&listener).unwrap();
+            }
             let e = TcpStream::connect_timeout(&at, SHORT).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::TimedOut, "{at}: {e}");
-            assert!(accept(&listener).is_err());
             let waiting = std::thread::spawn(move || TcpStream::connect_timeout(&at, LONG));
             std::thread::sleep(SHORT);
-            answer_syns(&listener).unwrap();
+            answer(&listener).unwrap();
+            let (filler, from) = accept(&listener).unwrap();
+            assert!(is_filler(&filler, from), "{from}");
             let mut client = waiting.join().unwrap().unwrap();
             // It is there already for the client, and in the listener's queue.
-            let (mut accepted, _) = accept(&listener).unwrap();
+            let (mut accepted, from) = accept(&listener).unwrap();
+            assert!(!is_filler(&accepted, from), "{from}");
             client.write_all(b"x").unwrap();
             accepted.set_nonblocking(false).unwrap();
             accepted.set_read_timeout(Some(LONG)).unwrap();
             assert_eq!(accepted.read(&mut [0; 4]).unwrap(), 1);
         }
-        answer_syns(&listener).unwrap();
     }
 
     #[test]
-    fn what_was_accepted_before_and_what_is_accepted_with_the_filter_is_heard() {
+    fn who_waits_already_makes_a_listener_silent_and_is_not_lost() {
         let listener = listen_tcp(0, PeekOffset::NONE, false).unwrap();
-        let port = listener.local_addr().unwrap().as_socket().unwrap().port();
-        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-        let (mut accepted, _) = accept(&listener).unwrap();
-        drop_syns(&listener).unwrap();
-        // As a connection that is made while the filter comes: it has the filter, too.
-        drop_syns(&accepted).unwrap();
-        client.write_all(b"x").unwrap();
-        accepted.set_nonblocking(false).unwrap();
-        accepted.set_read_timeout(Some(LONG)).unwrap();
-        assert_eq!(accepted.read(&mut [0; 4]).unwrap(), 1);
+        let at = (Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().as_socket().unwrap().port());
+        let client = TcpStream::connect(at).unwrap();
+        stop_answering(&listener).unwrap();
+        let e = TcpStream::connect_timeout(&at.into(), SHORT).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::TimedOut, "{e}");
+        let (_accepted, from) = accept(&listener).unwrap();
+        assert_eq!(from, client.local_addr().unwrap());
     }
 }

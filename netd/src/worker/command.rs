@@ -105,8 +105,6 @@ pub(super) enum Command {
     ),
     /// Answer the TCP listeners, for the helper to silence.
     Listeners(SyncSender<Vec<OwnedFd>>),
-    /// The helper has let the listeners speak, whatever they were to do.
-    RenewSilence,
     /// Accept every connection that waits at a listener; while the worker stands still as well.
     AcceptWaiting(SyncSender<()>),
     /// These connections' sockets are being repaired.

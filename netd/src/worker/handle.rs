@@ -142,11 +142,6 @@ impl Handle {
         self.mailboxes[0].call(Command::AcceptWaiting);
     }
 
-    /// The helper has taken off every filter of the listeners: those that are to be silent are silenced again.
-    pub(crate) fn renew_silence(&self) {
-        self.mailboxes[0].send(Command::RenewSilence);
-    }
-
     /// The sockets of these connections are being repaired: the workers do not touch them.
     pub(crate) fn park(&self, connections: HashSet<state::Endpoints>) {
         let connections = Arc::new(connections);

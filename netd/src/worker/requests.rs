@@ -119,7 +119,6 @@ impl Worker {
             Command::Listeners(reply) => {
                 let _ = reply.send(self.listening.listeners.of_tcp());
             }
-            Command::RenewSilence => self.renew_silence(),
             Command::AcceptWaiting(reply) => {
                 self.accept_waiting();
                 let _ = reply.send(());

@@ -72,7 +72,7 @@ impl Process {
         on_runtime(counter(&self.control(), name))
     }
 
-    fn status(&self) -> StatusResponse {
+    pub(crate) fn status(&self) -> StatusResponse {
         on_runtime(async { Client::connect(&self.control()).await.unwrap().status().await.unwrap() })
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct Listener {
     pub(super) bequeaths: bool,
     /// epoll tells of it. What a predecessor had is watched when flows go on; see [`Worker::watch_some`].
     watched: bool,
-    /// It answers no SYN (TCP); none: that is not known.
+    /// It answers no SYN, and nothing is accepted (TCP); none: that is not known.
     silent: Option<bool>,
 }
 
@@ -282,6 +282,11 @@ pub(super) fn rule_for(rule: PortRule, port: u16) -> PortRule {
 }
 
 impl Entry {
+    /// Whether its listener is known to be silent.
+    fn is_silent(&self) -> bool {
+        self.socket.as_ref().is_some_and(|l| l.silent == Some(true))
+    }
+
     fn info(&self) -> PortInfo {
         PortInfo { rule: self.rule, error: self.error.clone(), shut: self.shut }
     }
@@ -349,7 +354,7 @@ impl Worker {
                         .put(free, Entry { rule, socket, error: None, queued: false, shut: false });
                     // Before the sockets are lent to a helper, no peer knows their ports.
                     if self.listening.silence.is_silent() {
-                        self.listening.listeners.set_silent(free, true);
+                        self.set_silent(free, true);
                     }
                 }
                 Err(error) => tracing::warn!(?proto, %error, "the steered socket cannot be watched"),

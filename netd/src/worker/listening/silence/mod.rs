@@ -4,9 +4,9 @@
 //!
 //! The kernel answers a SYN to a listening socket before netd hears of it. For a guest that is paused, or that has not
 //! started, such an answer says something false: a probe finds a live service, and a client waits at a connection that
-//! nothing serves. A machine on a wire says nothing then. So a listener of a guest that does not run has a filter that drops
-//! SYNs ([`crate::sockets::drop_syns`]): the client's kernel sends its SYN again, and is connected when the guest runs.
-//! Nothing is refused.
+//! nothing serves. A machine on a wire says nothing then. So a listener of a guest that does not run has no room for a
+//! connection, and the kernel drops SYNs ([`crate::sockets::stop_answering`]): the client's kernel sends its SYN again, and is
+//! connected when the guest runs. Nothing is refused.
 //!
 //! The guest runs while its driver receives by the first queue pair, which every driver uses. A frontend stops the rings of a
 //! machine that is paused, reset, or powered off.
@@ -26,16 +26,15 @@
 //!
 //! - **Short stops change nothing**: the switch-over of a migration, a snapshot, a reset of the device, an update of netd.
 //!   What comes meanwhile is accepted and waits. A worker that stood still has the whole of [`GRACE`] before it again.
-//! - **A change is a pass** over all listeners, from the first place to the last. There may be ten thousand, at one system
-//!   call each, so a turn does a part of it ([`settle`]). A later change begins a new pass. Listeners that are opened
+//! - **A change is a pass** over all listeners, from the first place to the last. There may be ten thousand, at some system
+//!   calls each, so a turn does a part of it ([`settle`]). A later change begins a new pass. Listeners that are opened
 //!   meanwhile are in line from the start.
-//! - **What a listener has is not always known**: that of a predecessor may have the predecessor's filter, and the helper that
-//!   repairs connections silences listeners for a migration and takes off every filter behind it. Such a listener is set
-//!   in any case.
+//! - **What a listener has is not always known**: that of a predecessor may be silent. Such a listener is set in any case.
 //! - **Ports that are shut** ([`super::inquiry`]) would be refused. When all listeners are silent they listen again, and the
 //!   guest is asked about them once it runs.
 //!
-//! What has been accepted stays. A handshake that the kernel has answered before can end, as the filter drops SYNs alone.
+//! What has been accepted stays. Of the handshakes that the kernel has answered in that moment, one may take the place in the queue;
+//! it waits there for the guest.
 //! Time comes in by arguments; sockets are [`settle`]'s.
 
 mod settle;
@@ -90,11 +89,6 @@ impl Silence {
         if matches!(self.stage, Stage::Stopped(_)) {
             self.stage = Stage::Stopped(now + GRACE);
         }
-    }
-
-    /// What the listeners have is not known any more.
-    fn renew(&mut self) {
-        self.next = Some(0);
     }
 
     /// When [`Silence::poll`] has something to do.

@@ -1,11 +1,11 @@
-//! The pass over the listeners: filters come and go.
+//! The pass over the listeners: they fall silent, or answer.
 
 use crate::port::Proto;
 use crate::sockets;
-use crate::worker::listening::Listeners;
+use crate::worker::listening::Listener;
 use crate::worker::turn::Worker;
 
-/// Listeners whose filter is set in one turn: some 20 µs each to put it on, half of that to take it off.
+/// Listeners that are set in one turn: some 200 µs each to be silent, a few to answer.
 const SET_PER_TURN: usize = 64;
 /// Places that one turn looks at: most listeners may be in line already.
 const PLACES_PER_TURN: usize = 4096;
@@ -28,36 +28,37 @@ impl Worker {
                 }
                 return false;
             };
-            set += usize::from(self.listening.listeners.set_silent(at, silent));
+            set += usize::from(self.set_silent(at, silent));
         }
         true
     }
 
-    /// Another process has put filters on listeners, or has taken them off.
-    pub(in crate::worker) fn renew_silence(&mut self) {
-        self.listening.listeners.forget_filters();
-        self.listening.silence.renew();
-    }
-}
-
-impl Listeners {
-    /// Has the TCP listener at a place be silent, or answer; true if that took a system call.
+    /// Has the TCP listener at a place be silent, or answer; true if that took system calls.
     pub(in crate::worker::listening) fn set_silent(&mut self, at: usize, silent: bool) -> bool {
-        let entry = self.entries.get_mut(at).and_then(Option::as_mut);
-        let Some(entry) = entry.filter(|e| e.rule.proto == Proto::Tcp) else { return false };
-        let Some(listener) = entry.socket.as_mut().filter(|l| l.silent != Some(silent)) else { return false };
-        let set = if silent { sockets::drop_syns } else { sockets::answer_syns };
-        let set = set(&listener.socket);
+        let differs = |l: &Listener| l.silent != Some(silent);
+        let tcp = self.listening.listeners.at(at as u32).filter(|e| e.rule.proto == Proto::Tcp);
+        let Some(port) = tcp.filter(|e| e.socket.as_ref().is_some_and(differs)).map(|e| e.rule.pod) else {
+            return false;
+        };
+        if silent {
+            // Clients that the kernel has answered wait for the guest itself.
+            self.accept_all(at as u32);
+        }
+        let entry = self.listening.listeners.entries.get_mut(at).and_then(Option::as_mut);
+        let Some(listener) = entry.and_then(|e| e.socket.as_mut()) else { return true };
+        let set = if silent {
+            sockets::stop_answering(&listener.socket)
+        } else {
+            sockets::answer(&listener.socket)
+        };
         listener.silent = set.is_ok().then_some(silent);
         if let Err(error) = set {
-            tracing::debug!(port = entry.rule.pod, silent, %error, "the listener's filter");
+            tracing::debug!(port, silent, %error, "the listener stays as it is");
+        }
+        if !silent {
+            // What waits in the queue makes no new edge.
+            self.on_listener(at as u32);
         }
         true
-    }
-
-    /// What filters the listeners have is not known any more.
-    fn forget_filters(&mut self) {
-        let listeners = self.entries.iter_mut().flatten().filter_map(|e| e.socket.as_mut());
-        listeners.for_each(|l| l.silent = None);
     }
 }

@@ -167,17 +167,6 @@ fn a_change_in_the_middle_of_a_pass_begins_anew() {
 }
 
 #[test]
-fn what_another_process_has_changed_is_set_again() {
-    let mut scene = Scene::new(2);
-    scene.listeners = vec![false; 2];
-    scene.settle();
-    scene.is(false);
-    scene.silence.renew();
-    scene.settle();
-    scene.is(true);
-}
-
-#[test]
 fn without_listeners_a_pass_ends_at_once() {
     let mut scene = Scene::running(0);
     scene.stop();
