@@ -143,7 +143,7 @@ impl Notify for Heard {
 pub(crate) struct Launched {
     // Dropped first to last: the containers before what they use.
     pub(crate) compute: Process,
-    netds: Vec<Process>,
+    netd: Option<Process>,
     _sidecars: Vec<Process>,
     pub(crate) runtime: Runtime,
     pub(crate) pod: Pod,
@@ -174,13 +174,13 @@ fn shell(command: &str) -> [String; 3] {
     ["sh".to_owned(), "-c".to_owned(), format!("{mounts}{command}")]
 }
 
-/// The netds of `vmi`, in containers of this name.
-fn netds(pod: &Pod, name: &str, vmi: &Value) -> Vec<Process> {
-    let start = |(variable, value): (String, String)| {
-        let netd = container(pod, name).env(&variable, &value);
-        netd.spawn(&shell("virt-launcher run-netd --netd /podvirt/netd")).unwrap()
-    };
-    netd_environment(vmi).into_iter().map(start).collect()
+/// The netd of `vmi`, in a container of this name, if it has one.
+fn netd(pod: &Pod, name: &str, vmi: &Value) -> Option<Process> {
+    let environment = netd_environment(vmi);
+    let set = |netd: Sandbox, (variable, value): &(String, String)| netd.env(variable, value);
+    let netd = environment.iter().fold(container(pod, name), set);
+    let started = || netd.spawn(&shell("virt-launcher run-netd --netd /podvirt/netd")).unwrap();
+    (!environment.is_empty()).then(started)
 }
 
 impl Launched {
@@ -249,7 +249,7 @@ impl Launched {
             chown(&path, Some(107), Some(107)).unwrap();
         }
         std::os::unix::fs::symlink("../netd", pod.path("public/netd")).unwrap();
-        let netds = netds(&pod, "netd", vmi);
+        let netd = netd(&pod, "netd", vmi);
         let mut sidecars = Vec::new();
         for (name, image, arguments) in images {
             let command = format!("container-disk --listen /run/kubevirt/container-disks/{arguments}");
@@ -262,7 +262,7 @@ impl Launched {
             container(&pod, "compute").rw(&libvirt, "/run/libvirt").spawn(&shell(&command)).unwrap();
         Launched {
             compute,
-            netds,
+            netd,
             _sidecars: sidecars,
             runtime: Runtime::new().unwrap(),
             pod,
@@ -271,13 +271,13 @@ impl Launched {
         }
     }
 
-    /// Ends the netds of `vmi` by `signal` and starts others in containers of this name, as the kubelet does.
+    /// Ends the netd of `vmi` by `signal` and starts another one in a container of this name, as the kubelet does.
     pub(crate) fn restart_netd(&mut self, name: &str, vmi: &Value, signal: Signal) {
-        for mut netd in self.netds.drain(..) {
+        if let Some(mut netd) = self.netd.take() {
             netd.signal(signal).unwrap();
             netd.wait(LIMIT).unwrap();
         }
-        self.netds = netds(&self.pod, name, vmi);
+        self.netd = netd(&self.pod, name, vmi);
     }
 
     /// A handler that listens on the pod's socket.

@@ -2,7 +2,7 @@
 
 use crate::port::Proto;
 use crate::sockets;
-use crate::worker::listening::Listener;
+use crate::worker::listening::{Entry, Listener};
 use crate::worker::turn::Worker;
 
 /// Listeners that are set in one turn: some 200 µs each to be silent, a few to answer.
@@ -45,13 +45,20 @@ impl Worker {
             self.accept_all(at as u32);
         }
         let entry = self.listening.listeners.entries.get_mut(at).and_then(Option::as_mut);
-        let Some(listener) = entry.and_then(|e| e.socket.as_mut()) else { return true };
+        let Some(Entry { socket: Some(listener), shut, .. }) = entry else { return true };
+        if *shut && !silent {
+            // It refuses until the guest has been asked.
+            listener.silent = Some(false);
+            return false;
+        }
         let set = if silent {
             sockets::stop_answering(&listener.socket)
         } else {
             sockets::answer(&listener.socket)
         };
         listener.silent = set.is_ok().then_some(silent);
+        // One that was shut listens now.
+        *shut &= set.is_err();
         if let Err(error) = set {
             tracing::debug!(port, silent, %error, "the listener stays as it is");
         }
