@@ -349,7 +349,7 @@ fn disks_are_downloaded_as_they_are() {
     namespace.wait_gone::<v1::VirtualMachineExport>("theirs", SOON).unwrap();
 
     // Its time ends an export, with all that belongs to it.
-    export(&namespace, "short", source, ", ttlDuration: 60s");
+    export(&namespace, "short", source, ", ttlDuration: 40s");
     ready(&namespace, "short");
     namespace.wait_gone::<v1::VirtualMachineExport>("short", BOOT).unwrap();
     namespace.wait_gone::<Pod>("virt-export-short", SOON).unwrap();

@@ -206,8 +206,9 @@ fn opens_these_at(
     let devices = format!(
         "interfaces: [{{name: default, {binding}: {{}}, ports: [{{name: web, port: {WEB}}}, {{name: echo, protocol: UDP, port: {ECHO}}}, {{name: late, port: {LATE}}}]}}]"
     );
+    // The kubelet tells of 25 failures of a pod, then of one in five minutes: the guest has to be up before that.
     let probe =
-        if refused.is_some() { "readinessProbe: {tcpSocket: {port: late}, periodSeconds: 1}" } else { "" };
+        if refused.is_some() { "readinessProbe: {tcpSocket: {port: late}, periodSeconds: 4}" } else { "" };
     let spec = &format!("{networks}{probe}");
     let user_data = format!("{SERVE}- socat UDP6-RECVFROM:{ECHO},fork PIPE &\n");
     let manifest = Manifest {
