@@ -211,7 +211,8 @@ fn request(namespace: &Namespace<'_>, thief: &Namespace<'_>, name: &str, node: &
     peer(thief, name, node, annotations);
 }
 
-/// The network gives a pod of another namespace no address that is a machine's here, and gives it one that nobody has.
+/// A pod of another namespace asks the network's IPAM for the machine's address and is refused; it then asks for a free address and
+/// gets it.
 fn gives_no_address_of_a_machine(
     network: &Flat<'_>,
     namespace: &Namespace<'_>,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
 
-/// Takes its plugins out of the cluster again, and leaves those of tests beside this one.
+/// Binding plugins of one test in the KubeVirt object. Drop removes these plugins; plugins of other tests stay.
 struct Registered<'c> {
     cluster: &'c Cluster,
     names: Vec<String>,

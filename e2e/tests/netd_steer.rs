@@ -29,7 +29,8 @@ fn attached(steering: &Steering) -> Report {
     until("steering", SOON, || Ok(Some(steering.report()).filter(|r| r.attached))).unwrap()
 }
 
-/// Why a connection is not made: netd's sockets are silent as long as no guest runs, and a port that is nobody's is refused.
+/// The error of a connection to `to`; none when it is made. netd's sockets drop SYNs while no guest runs (`TimedOut`); the kernel
+/// refuses a port without a socket (`ConnectionRefused`).
 fn failure(pod: &Pod, to: SocketAddr) -> Option<ErrorKind> {
     let connected = pod.net.client.enter(|| Ok(TcpStream::connect_timeout(&to, PATIENCE))).unwrap();
     connected.err().map(|e| e.kind())

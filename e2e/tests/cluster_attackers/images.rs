@@ -21,7 +21,7 @@ const PROXY_IMAGE: &str = "sidecar.istio.io/proxyImage";
 /// An annotation without a meaning, which each pod gets from its machine.
 const PLAIN: &str = "example.com/owner";
 
-/// The image of the disks that name a file of whoever opens them.
+/// The container disk's image whose qcow2 disks have `/etc/passwd` as backing file and as data file.
 pub(super) fn traps() -> PathBuf {
     image("disk-traps").unwrap()
 }

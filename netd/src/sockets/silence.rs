@@ -27,7 +27,7 @@ pub(crate) fn stop_answering(listener: &Socket) -> io::Result<()> {
         return Ok(());
     }
     let own = listener.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-    // A listener of both families takes this one, too, unless the pod has no IPv4 at all.
+    // A dual-stack listener takes connections by IPv4 as well.
     let loopback = if own.is_ipv4() || !listener.only_v6()? {
         Ipv4Addr::LOCALHOST.into()
     } else {

@@ -7,7 +7,7 @@ use crate::worker::turn::Worker;
 
 /// Listeners that are set in one turn: some 200 µs each to be silent, a few to answer.
 const SET_PER_TURN: usize = 64;
-/// Places that one turn looks at: most listeners may be in line already.
+/// Places in the table of listeners that the worker visits in one turn: most of these listeners may have the wanted state already.
 const PLACES_PER_TURN: usize = 4096;
 
 impl Worker {
