@@ -157,7 +157,7 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
             signer.run(),
             following,
             presets_followed,
-            registration::keep(identity.ca_bundle(), register, opened),
+            registration::maintain_registration(identity.ca_bundle(), register, opened),
         );
     });
     let at_last = async {

@@ -13,7 +13,7 @@ const RETRY: Duration = Duration::from_secs(3);
 /// Registers by `register`, which gets the CA certificates as PEM: at once, whenever these change, once a minute, and soon
 /// again after a failure, which is logged. Calls `registered` after each success. Ends when the certificates are followed no
 /// more.
-pub async fn keep<E: std::error::Error + 'static>(
+pub async fn maintain_registration<E: std::error::Error + 'static>(
     mut ca_bundle: watch::Receiver<Arc<str>>,
     register: impl AsyncFn(&str) -> Result<(), E>,
     registered: impl Fn(),
@@ -66,7 +66,7 @@ mod tests {
             assert_eq!(seen.lock().unwrap().len(), 4);
             drop(certificates);
         };
-        tokio::join!(keep(receiver, register, || *successes.lock().unwrap() += 1), steps);
+        tokio::join!(maintain_registration(receiver, register, || *successes.lock().unwrap() += 1), steps);
         assert_eq!(*successes.lock().unwrap(), 3);
     }
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
 /// A connection and its answer, on a busy machine.
-const ANSWER: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// From a manifest to a shell in a guest with systemd, under TCG.
 const LONG_BOOT: Duration = Duration::from_secs(600);
@@ -55,8 +55,8 @@ fn addresses(namespace: &Namespace<'_>) -> Vec<IpAddr> {
 
 /// The first line that the guest says at a port, after being told `request`.
 fn ask(address: IpAddr, port: u16, request: &str) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT_TIMEOUT)?;
+    stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
     stream.write_all(request.as_bytes())?;
     let mut text = [0; 4096];
     let size = stream.read(&mut text)?;
@@ -228,12 +228,13 @@ fn opens_these_at(
         namespace.until("an echo", SOON, || Ok(echo(address, ECHO).ok())).unwrap();
         // The guest listens there, but the pod does not.
         console.sh(&format!("socat -u /dev/null TCP:localhost:{GREETER}"), COMMAND).unwrap();
-        let error = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER).unwrap_err();
+        let error =
+            TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), CONNECT_TIMEOUT).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}: {error}");
     }
 
     // The pod has the port for the guest, and refuses as long as the guest does.
-    let late = |address| TcpStream::connect_timeout(&SocketAddr::new(address, LATE), ANSWER);
+    let late = |address| TcpStream::connect_timeout(&SocketAddr::new(address, LATE), CONNECT_TIMEOUT);
     let refuses = || {
         for address in addresses(namespace) {
             let is_refused = || Ok(late(address).err().filter(|e| e.kind() == ErrorKind::ConnectionRefused));

@@ -100,7 +100,7 @@ async fn main() -> Result<()> {
     };
     let leading = leader::run(client.clone(), lease, &shutdown, || Box::pin(reconcile::run(parts.clone())));
     let register = async |ca_bundle: &str| webhook::register(&client, namespace, ca_bundle, &paths).await;
-    let keeping = registration::keep(identity.ca_bundle(), register, || {
+    let keeping = registration::maintain_registration(identity.ca_bundle(), register, || {
         registered.open();
         metrics.ready.set(1);
     });

@@ -16,7 +16,7 @@ const WEBHOOK: &str = "/migration-validate-create";
 /// Length that a body declares which never comes, in bytes.
 const BODY_BYTES: usize = 1 << 20;
 /// Longer than any answer takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(40);
+const REVIEW_ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
 
 #[tokio::test]
 async fn a_review_at_another_path_tells_nothing_of_a_namespace() {
@@ -78,7 +78,7 @@ async fn a_review_at_another_path_is_refused_before_its_body_has_come() {
             StreamBody::new(Box::pin(futures::stream::pending::<Result<Frame<Bytes>, std::io::Error>>()));
         let request = Request::post(&path).header("host", "virt-api").header("content-length", BODY_BYTES);
         let answer = sender.send_request(request.body(body).unwrap());
-        let answer = tokio::time::timeout(TIMEOUT, answer).await.expect("no answer").unwrap();
+        let answer = tokio::time::timeout(REVIEW_ANSWER_TIMEOUT, answer).await.expect("no answer").unwrap();
         assert_eq!(answer.status().as_u16(), 404, "{path}");
     }
 }

@@ -62,8 +62,8 @@ impl<'n> Taken<'n> {
         self.namespace.kubectl(&python).unwrap()
     }
 
-    /// The attacker's process listens in the launcher's place, and tells of the machine `uid` where it is to tell of another's. The
-    /// launcher is stopped, so that virt-handler connects anew.
+    /// Stops virt-launcher and starts the attacker's process at its socket: virt-handler connects anew, and the attacker reports the
+    /// instance `uid` in place of the pod's own instance `own`.
     fn takes_the_launchers_place(&self, uid: &str, own: &str) {
         let script = include_str!("launcher.py");
         let begin = format!(

@@ -20,7 +20,7 @@ pub(crate) const COMMAND: Duration = Duration::from_secs(120);
 /// A target pod, and 256 MiB of memory through three processes, on a busy machine.
 pub(crate) const MOVE: Duration = Duration::from_secs(180);
 /// A connection and its answer, on a busy machine.
-const ANSWER: Duration = Duration::from_secs(30);
+const GREETER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The port of the tiny guest's greeter.
 const GREETER: u16 = 7777;
 
@@ -312,9 +312,9 @@ impl Connection {
 
     /// Opens it and hears the greeting.
     pub(crate) fn to(address: IpAddr) -> std::io::Result<Connection> {
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        stream.set_write_timeout(Some(ANSWER))?;
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), GREETER_TIMEOUT)?;
+        stream.set_read_timeout(Some(GREETER_TIMEOUT))?;
+        stream.set_write_timeout(Some(GREETER_TIMEOUT))?;
         let mut line = Vec::new();
         let mut byte = [0];
         while line.last() != Some(&b'\n') {

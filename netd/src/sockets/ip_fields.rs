@@ -20,7 +20,7 @@ pub(crate) struct IpFields {
 
 impl IpFields {
     /// Those of a packet of the guest.
-    pub(crate) fn of(ip: &Ip) -> IpFields {
+    pub(crate) fn from_packet(ip: &Ip) -> IpFields {
         // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
         IpFields { ttl: ip.ttl.max(1), dscp: ip.class & !3 }
     }

@@ -430,7 +430,7 @@ impl Worker {
             window_scale: tcp.window_scale,
         };
         self.tx.bare += usize::from(len == 0);
-        self.on_stream_segment(key, &segment, IpFields::of(ip), frame, at + tcp.header_len)
+        self.on_stream_segment(key, &segment, IpFields::from_packet(ip), frame, at + tcp.header_len)
     }
 
     fn on_udp(&mut self, frame: &TxFrame<'_>, ip: &Ip, transport: &[u8]) -> Result<(), Reason> {
