@@ -51,7 +51,7 @@ deb: ## netd as a Debian package, target/debian/netd_*.deb; PROFILE=dev
 	$(PODVIRT_BIN)/netd --man $(MAN); $(PODVIRT_BIN)/netctl man $(MAN)
 	cargo deb --no-build --locked --profile $(PROFILE) -p netd
 
-demo: ## a VM on a pod's sockets, without privilege: 40 s, 5 minutes the first time; SHELL=1 leaves you on its console
+demo: ## a VM on a pod's sockets, without privilege: 40 s, 5 to 15 minutes the first time; SHELL=1 leaves you on its console
 	@e2e/setup demo $(BUILD) -p netd -p netctl -p virt-launcher -p podvirt-bed-tools
 	@e2e/demo $(if $(CONSOLE),--console)
 

@@ -135,9 +135,18 @@ pub fn checkpoint(backup: &str, started: Timestamp) -> String {
     format!("{backup}-{}", started.strftime("%Y-%m-%d_%H-%M-%S"))
 }
 
+/// End of the names of utility volumes that backups write to.
+const TARGET_SUFFIX: &str = "-backup-target-pvc";
+
 /// Name of the utility volume that a backup writes to.
 pub fn target_volume(backup: &str) -> String {
-    format!("{backup}-backup-target-pvc")
+    format!("{backup}{TARGET_SUFFIX}")
+}
+
+/// Name of the backup that writes to a utility volume, if one does.
+pub fn backup_of(volume: &UtilityVolume) -> Option<&str> {
+    let is_target = volume.r#type == Some(UtilityVolumeType::Backup);
+    volume.name.strip_suffix(TARGET_SUFFIX).filter(|_| is_target)
 }
 
 /// The utility volume that a backup writes to, of the claim of this name.

@@ -78,6 +78,16 @@ pub fn parse(text: &[u8], max: usize) -> Result<Value, BudgetError> {
     read.map_err(|error| if budget.is_spent.get() { BudgetError::TooLarge { max } } else { error.into() })
 }
 
+/// Reads a value from any reader; its tree takes at most `max` bytes of memory.
+///
+/// # Errors
+///
+/// What the reader holds is no value of JSON, or becomes larger than `max`.
+pub fn read<'de, D: Deserializer<'de>>(reader: D, max: usize) -> Result<Value, D::Error> {
+    let budget = Budget { left: Cell::new(max), is_spent: Cell::new(false) };
+    Tree(&budget).deserialize(reader)
+}
+
 /// The charge of a tree, in bytes, by the same rules as [`parse`].
 pub fn weigh(value: &Value) -> usize {
     match value {

@@ -168,6 +168,21 @@ pub fn manifest_name(export: &str) -> String {
     object_name(&format!("exporter-vm-manifest-{export}"))
 }
 
+/// Name of the ConfigMap with the CA that manifests have.
+pub fn ca_name(export: &str) -> String {
+    object_name(&format!("export-ca-cm-{export}"))
+}
+
+/// Name of the Secret with the header of the token that manifests have.
+pub fn header_secret_name(export: &str) -> String {
+    object_name(&format!("header-secret-{export}"))
+}
+
+/// Key of a claim's DataVolume in the data of the ConfigMap that manifests are made of; it may be as long as an object's name.
+pub fn data_volume_key(claim: &str) -> String {
+    object_name(&format!("{}{claim}", data::DATA_VOLUME))
+}
+
 /// Name of the claim that a snapshot's claim is restored to.
 pub fn restored_name(export: &str, claim: &str) -> String {
     object_name(&format!("{export}-{claim}"))

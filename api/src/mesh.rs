@@ -144,8 +144,8 @@ mod tests {
         let ports = json!([{"port": 15008}, {"port": 15090}, {"port": 4190}]);
         let machine = json!({"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}},
             "spec": {"domain": {"devices": {"interfaces": [{"name": "default", "ports": ports}]}}}});
-        let told = warnings(&machine, "spec");
-        assert!(told.len() == 1 && told[0].contains("ports[0]: port 15008"), "{told:?}");
+        let found = warnings(&machine, "spec");
+        assert!(found.len() == 1 && found[0].contains("ports[0]: port 15008"), "{found:?}");
     }
 
     #[test]

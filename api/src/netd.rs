@@ -8,9 +8,9 @@
 //!                                                                                        netd's own configuration
 //! ```
 //!
-//! [`NetdSpec::of`] is the only place that reads a machine for netd. What it makes is complete: the launcher adds only
-//! what is known inside the pod, which is the pod's `resolv.conf` and the paths of sockets. Both sides take the value
-//! apart field by field, so that a field which one side does not use is an error of the compiler's. Nothing in it is
+//! [`NetdSpec::of`] is the only place that reads a machine for netd. virt-controller adds what the KubeVirt object says for machines
+//! that do not say it, and the launcher what is known inside the pod, which is the pod's `resolv.conf` and the paths of sockets.
+//! Both sides take the value apart field by field, so that a field which one side does not use is an error of the compiler's. Nothing in it is
 //! secret: a pod's environment is readable to every client that may read the pod.
 //!
 //! **Versions.** The environment of a pod never changes, but the image of a running sidecar may be exchanged. A later
@@ -31,6 +31,9 @@ pub const ENVIRONMENT: &str = "NETD_SPEC";
 
 /// The most queue pairs that netd offers (netd's `vhost_user.queue_pairs`).
 pub const MAX_QUEUE_PAIRS: u64 = 8;
+
+/// The most flows that a machine may have a netd of its carry: a live update hands over no more.
+pub const MAX_FLOWS: u32 = 131_072;
 
 /// The most TCP ports about which netd asks the guest (netd's `ports.ask_guest`).
 const MAX_ASKED_PORTS: usize = 256;
@@ -78,6 +81,9 @@ pub struct NetdSpec {
     /// Port of the pod at which this netd serves metrics; none where it serves none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_port: Option<u16>,
+    /// How many flows this netd carries at the same time; none where netd's own number stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<u32>,
     /// The guest's host name.
     pub hostname: String,
     /// Domain of the guest's fully qualified name, below the namespace's; empty where it has none.
@@ -169,6 +175,7 @@ impl NetdSpec {
     pub fn of(vmi: &VirtualMachineInstance, index: usize) -> Result<NetdSpec, Problems> {
         let mut problems = Problems::default();
         let metrics = metrics_port(vmi, &mut problems);
+        let flows = flows(vmi, &mut problems);
         problems.into_result()?;
         let spec = &vmi.spec;
         let Some(interface) = spec.domain.devices.interfaces.get(index) else {
@@ -219,6 +226,7 @@ impl NetdSpec {
             queue_pairs: queue_pairs(vmi),
             // There is one netd for each interface that it serves and one port: the first one's netd has it.
             metrics_port: metrics.filter(|_| first_by_netd(vmi) == Some(index)),
+            flows,
             hostname: spec.hostname.clone(),
             subdomain: spec.subdomain.clone(),
             dns: spec.dns_config.as_ref().map(|config| Dns {
@@ -282,6 +290,22 @@ fn metrics_port(vmi: &VirtualMachineInstance, problems: &mut Problems) -> Option
         problems.invalid(field, text, "a port from 1 to 65535 is allowed");
     }
     port
+}
+
+/// The number of flows that a value of [`annotation::NETD_FLOWS`] asks for; none where it is no number from 1 to [`MAX_FLOWS`].
+pub fn parse_flows(text: &str) -> Option<u32> {
+    text.parse::<u32>().ok().filter(|flows| (1..=MAX_FLOWS).contains(flows))
+}
+
+/// The number of flows that the machine's annotation asks for; what is no such number is noted.
+fn flows(vmi: &VirtualMachineInstance, problems: &mut Problems) -> Option<u32> {
+    let text = vmi.metadata.annotations.get(annotation::NETD_FLOWS)?;
+    let flows = parse_flows(text);
+    if flows.is_none() {
+        let field = format!("metadata.annotations[{}]", annotation::NETD_FLOWS);
+        problems.invalid(field, text, &format!("a whole number from 1 to {MAX_FLOWS} is allowed"));
+    }
+    flows
 }
 
 /// Ports as ranges, by protocol.
@@ -396,6 +420,22 @@ mod tests {
             assert_eq!(error, expected);
         }
         assert!(NetdSpec::of(&annotated("9100"), 2).is_err());
+    }
+
+    #[test]
+    fn an_annotation_says_how_many_flows_each_netd_carries() {
+        let told = |flows: &str, index| {
+            let metadata = json!({"annotations": {"podvirt.io/netd-flows": flows}});
+            let devices = json!({"interfaces": [{"name": "a"}, {"name": "b"}]});
+            NetdSpec::of(&machine(&metadata, json!({"domain": {"devices": devices}})), index)
+        };
+        for index in 0..2 {
+            assert_eq!(told("131072", index).unwrap().flows, Some(131_072));
+        }
+        for wrong in ["", "0", "131073", "-1", "many"] {
+            let error = told(wrong, 0).unwrap_err().to_string();
+            assert!(error.contains("metadata.annotations[podvirt.io/netd-flows]"), "{error}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use kube::{Api, Client};
 use podvirt_api::admission::Cluster;
+use podvirt_api::budget;
 use podvirt_api::fields::{Place, Resource, check};
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::VirtualMachine;
@@ -12,6 +13,9 @@ use serde_json::Value;
 use crate::instancetype::expanded;
 use crate::status::{Cause, Details, Status};
 use crate::target::{Kind, Target};
+
+/// Most bytes of memory that a document becomes.
+const MAX_DOCUMENT_TREE_BYTES: usize = 4 << 20;
 
 /// Answers with a VM of the cluster.
 ///
@@ -47,10 +51,10 @@ fn read(body: &[u8], namespace: &str) -> Result<VirtualMachine, Status> {
     if body.is_empty() {
         return Err(Status::bad_request("empty request body"));
     }
-    let unreadable = |error: serde_json::Error| {
+    let unreadable = |error: &dyn std::fmt::Display| {
         Status::bad_request(format!("Can not unmarshal Request body to struct, error: {error}"))
     };
-    let object: Value = serde_json::from_slice(body).map_err(unreadable)?;
+    let object: Value = budget::parse(body, MAX_DOCUMENT_TREE_BYTES).map_err(|error| unreadable(&error))?;
     let mut problems = Problems::default();
     check(Resource::Vm, Place::Cluster, &object, &mut problems);
     if !problems.is_empty() {
@@ -64,7 +68,7 @@ fn read(body: &[u8], namespace: &str) -> Result<VirtualMachine, Status> {
         status.details = Some(Box::new(Details { causes, ..Details::default() }));
         return Err(status);
     }
-    let vm: VirtualMachine = serde_json::from_value(object).map_err(unreadable)?;
+    let vm: VirtualMachine = serde_json::from_value(object).map_err(|error| unreadable(&error))?;
     match vm.metadata.namespace.as_deref() {
         Some(other) if !other.is_empty() && other != namespace => {
             Err(Status::bad_request(format!("VM namespace must be empty or {namespace}")))
@@ -80,6 +84,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_short_document_that_becomes_large_is_refused() {
+        let maps = "{},".repeat(80_000);
+        let text = format!(r#"{{"spec": {{"dataVolumeTemplates": [{{"spec": {{"x": [{maps}{{}}]}}}}]}}}}"#);
+        assert!(text.len() < crate::subresource::MAX_DOCUMENT_BYTES);
+        let refused = read(text.as_bytes(), "ns").unwrap_err();
+        assert_eq!(refused.code, 400);
+        assert!(refused.message.contains("bytes of memory"), "{}", refused.message);
+    }
 
     fn cluster() -> Client {
         testing::client("ns", |_, uri, _| match uri.path() {

@@ -98,7 +98,8 @@ impl Handlers {
         let (sender, connection) = match connected {
             Ok(Ok(connected)) => connected,
             Ok(Err(error)) => {
-                warn!(node, %address, %error, "virt-handler cannot be reached");
+                let why = &error as &dyn std::error::Error;
+                warn!(node, %address, error = why, "virt-handler cannot be reached");
                 return Err(Status::unavailable(format!(
                     "virt-handler on node {node} cannot be reached: {error}"
                 )));

@@ -22,6 +22,7 @@ pub mod admission;
 pub mod authorize;
 pub mod config;
 pub mod discovery;
+mod evacuation;
 mod expand;
 pub mod front_proxy;
 pub mod handler;

@@ -76,7 +76,7 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     let metrics = Metrics::register(&mut registry);
     let readiness = Readiness::new();
     let (serving, registered) = (readiness.gate("certificates"), readiness.gate("registration"));
-    let presets_known = readiness.gate("presets");
+    let (presets_known, configured) = (readiness.gate("presets"), readiness.gate("configuration"));
     let health = http::serve(args.listen, Arc::new(registry), readiness, shutdown.clone());
     let health = tokio::spawn(health);
 
@@ -90,7 +90,8 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
         namespace,
         Arc::clone(&configuration),
         own,
-        known.clone()
+        known.clone(),
+        move || configured.open()
     ));
     let leaves = LeafRequest::of_the_daemons(namespace);
     let issuer = Issuer::new(client.clone(), namespace, leaves, policies.clone());

@@ -10,10 +10,10 @@ use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-/// Objects of a page.
-pub(crate) const PAGE_OBJECTS: u32 = 32;
+/// Objects of a page: each may have 1.5 MB, in its metadata alone, and several lists are read at a time.
+pub(crate) const PAGE_OBJECTS: u32 = 4;
 /// Most pages of a list: what is behind is not looked at.
-const MAX_PAGES: usize = 32;
+const MAX_PAGES: usize = 256;
 
 /// Reads the metadata of what `params` selects.
 ///

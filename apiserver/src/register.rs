@@ -157,6 +157,7 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         Task::Alone(
             Alone::ValidateSnapshotCreate
             | Alone::ValidateUnchanged
+            | Alone::ValidateSnapshotContent
             | Alone::MutateClone
             | Alone::ValidateClone,
         )

@@ -36,7 +36,7 @@ use crate::front_proxy::FrontProxy;
 use crate::limits::{Held, Limits, TreePlace};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::node;
-use crate::presets::{Presets, PresetsError};
+use crate::presets::{Cached, Effects, LeftOut, Presets, PresetsError};
 use crate::status::Status;
 use crate::subresource::{MAX_DOCUMENT_BYTES, MAX_OPTIONS_BYTES, Subresources, labels};
 use crate::target::{Action, GROUP, Target, VERSIONS};
@@ -175,6 +175,8 @@ enum Next {
     Done(Response),
     /// Other objects, by which it is judged.
     Lookup(Box<Read>),
+    /// The presets of its namespace, which the cache has left out.
+    Presets(Box<Read>, Arc<LeftOut>),
 }
 
 async fn review(app: &App, hook: &'static Hook, peer: &Peer, body: Body) -> Result<Response, Status> {
@@ -199,7 +201,14 @@ async fn judged(app: &App, hook: &'static Hook, source: IpAddr, body: Held) -> R
                 let config = own.config.load_full();
                 let answer = match task {
                     Alone::MutateInstance if read.request.operation == "CREATE" => {
-                        new_instance(&own, &read.request, &config)
+                        let presets = match own.presets.cached(&read.request.namespace) {
+                            Ok(Cached::Whole(presets)) => Ok(presets),
+                            Ok(Cached::LeftOut(left_out)) => {
+                                return Ok(Next::Presets(Box::new(read), left_out));
+                            }
+                            Err(error) => Err(error),
+                        };
+                        new_instance(&own, &read.request, &config, presets)
                     }
                     _ => admission::answer(task, &read.request, &config, &own.namespace),
                 };
@@ -211,6 +220,9 @@ async fn judged(app: &App, hook: &'static Hook, source: IpAddr, body: Held) -> R
     .await?;
     let read = match next {
         Next::Done(response) => return Ok(response),
+        Next::Presets(read, left_out) => {
+            return Box::pin(judged_by_list(app, hook, source, *read, &left_out)).await;
+        }
         Next::Lookup(read) => *read,
     };
     let lookup_turn = app.limits.lookup(source).await;
@@ -237,6 +249,25 @@ async fn judged(app: &App, hook: &'static Hook, source: IpAddr, body: Held) -> R
             .await
         }
     }
+}
+
+/// Judges a new instance by presets that are listed for it.
+async fn judged_by_list(
+    app: &App,
+    hook: &'static Hook,
+    source: IpAddr,
+    read: Read,
+    left_out: &LeftOut,
+) -> Result<Response, Status> {
+    let (presets, list_turn) = app.presets.list(left_out, app.limits.preset_list(source)).await;
+    let turn = app.limits.review(source).await;
+    let own = app.clone();
+    apart(move || {
+        let _turns = (turn, list_turn);
+        let answer = new_instance(&own, &read.request, &own.config.load_full(), presets);
+        finish(&own, hook, read, answer)
+    })
+    .await
 }
 
 /// Does what takes a processor's time apart from the threads that serve connections.
@@ -272,8 +303,13 @@ fn shown(text: &str) -> &str {
 }
 
 /// A new instance, with its presets.
-fn new_instance(app: &App, request: &ReviewRequest, config: &Cluster) -> ReviewResponse {
-    match app.presets.effects(&request.namespace) {
+fn new_instance(
+    app: &App,
+    request: &ReviewRequest,
+    config: &Cluster,
+    presets: Result<Effects, PresetsError>,
+) -> ReviewResponse {
+    match presets {
         Ok(presets) => {
             let presets = presets.iter().map(|preset| &**preset);
             admission::new_instance(request, config, &app.namespace, presets)
@@ -350,6 +386,7 @@ async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) 
     let user = app.proxy.user(peer, request.headers())?;
     authorize(&app.client, &user, request.method(), target).await?;
     let row = target.find(request.method())?;
+    let mut turn = None;
     // What upgrades has no body but the stream itself.
     let (request, options) = if row.action.is_stream() {
         (request, Bytes::new())
@@ -357,9 +394,14 @@ async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) 
         let (parts, body) = request.into_parts();
         let max = if row.action == Action::Expand { MAX_DOCUMENT_BYTES } else { MAX_OPTIONS_BYTES };
         let body = app.limits.read(peer.address.ip(), body, max).await?;
+        if row.action == Action::Expand {
+            // The text keeps its place meanwhile.
+            turn = Some(app.limits.document().await);
+        }
         (Request::from_parts(parts, Body::empty()), body.into_bytes())
     };
     let outcome = app.subresources.serve(row, target, &user, request, options).await;
+    drop(turn);
     let code = match &outcome {
         Ok(response) => response.status(),
         Err(status) => StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),

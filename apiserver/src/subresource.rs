@@ -17,11 +17,10 @@ use podvirt_api::admission::{Cluster, migration};
 use podvirt_api::migration::pod_by_migration;
 use podvirt_api::names::label;
 use podvirt_api::v1::{
-    AddVolumeOptions, EvacuateCancelOptions, MigrateOptions, PauseOptions, RemoveVolumeOptions,
-    RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineInstanceMigration, VirtualMachineMemoryDumpRequest,
+    AddVolumeOptions, MigrateOptions, PauseOptions, RemoveVolumeOptions, RestartOptions, StartOptions,
+    StopOptions, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
+    VirtualMachineMemoryDumpRequest,
 };
-use serde_json::json;
 use tracing::{Instrument, debug, info, warn};
 
 use crate::front_proxy::User;
@@ -35,7 +34,7 @@ use crate::status::Status;
 use crate::stream::{join, tunnel, upgrade};
 use crate::target::{Action, Kind, Subresource, Target};
 use crate::volumes::Wish;
-use crate::{expand, instance, memory_dump, objectgraph, target, volumes};
+use crate::{evacuation, expand, instance, memory_dump, objectgraph, target, volumes};
 
 /// Largest body of a request for a subresource.
 pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
@@ -227,25 +226,10 @@ impl Subresources {
         Ok(StatusCode::ACCEPTED.into_response())
     }
 
-    /// Takes off the mark by which an eviction tells an instance to leave its node. virt-controller aborts the migration that was made for it.
+    /// Takes back that an instance is to leave its node.
     async fn evacuate_cancel(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
-        let options: EvacuateCancelOptions = options::read(body)?;
-        let dry_run = options::is_dry_run(&options.dry_run)?;
         let api: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
-        let kind = Kind::Instance.in_errors();
-        let vmi = api.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
-        if let Some(node) = &vmi.status.evacuation_node_name {
-            let wanted = &options.evacuation_node_name;
-            if !wanted.is_empty() && wanted != node {
-                let why = format!("it is to leave node {node}, not {wanted}");
-                return Err(Status::conflict(kind, &target.name, &why));
-            }
-            // Whatever else changes meanwhile: the mark goes.
-            let change =
-                json!({"metadata": {"uid": vmi.metadata.uid}, "status": {"evacuationNodeName": null}});
-            let params = PatchParams { dry_run, ..PatchParams::default() };
-            api.patch(&target.name, &params, &Patch::Merge(change)).await?;
-        }
+        evacuation::cancel(&api, &target.name, options::read(body)?).await?;
         Ok(StatusCode::ACCEPTED.into_response())
     }
 
@@ -459,6 +443,8 @@ pub fn labels(row: &target::Subresource, code: StatusCode) -> crate::metrics::Re
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

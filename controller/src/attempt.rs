@@ -219,5 +219,10 @@ mod tests {
             assert_eq!(delays.last(), Some(&Requeue::requeue(Duration::from_secs(longest))), "{code}");
             assert_eq!(delays[0], Requeue::requeue(Duration::from_millis(100)));
         }
+        // Of all the other kinds: people have been told of the refusal.
+        let refused = crate::failure::Error::Refused("claim not made: exceeded quota".into());
+        let attempts = Attempts::new("test", Metrics::new(&mut Default::default()));
+        let delays: Vec<Requeue> = (0..20).map(|_| attempts.failed(&pod, &refused)).collect();
+        assert_eq!(delays.last(), Some(&Requeue::requeue(Duration::from_secs(30))));
     }
 }

@@ -12,11 +12,15 @@ pub(crate) trait Failure: std::error::Error + 'static {
     /// What failed, for the metric's label `result`.
     fn label(&self) -> &'static str;
 
-    /// The longest time until the next attempt, where what hinders it may go without a word of it.
+    /// The longest time until the next attempt, where what hinders it may go without a word of it: of what was refused
+    /// ([`REFUSED`]), unless an error says more.
     fn longest_retry(&self) -> Option<Duration> {
-        None
+        (self.label() == REFUSED).then_some(FORBIDDEN_RETRY_DELAY)
     }
 }
+
+/// [`Failure::label`] of an action that the API server has refused.
+pub(crate) const REFUSED: &str = "refused";
 
 /// The longest time until an attempt that the API server has forbidden is made again: a quota may be raised meanwhile.
 const FORBIDDEN_RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -66,7 +70,7 @@ impl Failure for Error {
         match self {
             Self::Write(_) | Self::Stale => "write",
             Self::Ask(_) | Self::Cache(_) => "read",
-            Self::Refused(_) => "refused",
+            Self::Refused(_) => REFUSED,
         }
     }
 }

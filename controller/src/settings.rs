@@ -11,7 +11,7 @@ use podvirt_api::names::annotation;
 use podvirt_api::resources::AutoLimits;
 use podvirt_api::rotation::Rotation;
 use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration, WorkloadUpdateMethod};
-use podvirt_api::{duration, names};
+use podvirt_api::{duration, names, netd};
 use podvirt_daemon::follow::follow as versions;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::settings::Settings as Own;
@@ -39,6 +39,8 @@ pub struct Settings {
     pub rotation: Rotation,
     /// Whether pods of machines that do not say it have no hooks for backup tools.
     pub backup_hooks_are_off: bool,
+    /// How many flows each netd of a machine that does not say it carries; none leaves netd's own number.
+    pub netd_flows: Option<u32>,
     /// Whether virt-operator, where there is one, has replaced all daemons.
     pub is_rolled_out: bool,
     /// Whether there is a KubeVirt object.
@@ -58,6 +60,8 @@ impl Settings {
         let method = |method| strategy.workload_update_methods.contains(&method);
         let (size, interval) = (strategy.batch_eviction_size, &strategy.batch_eviction_interval);
         let hooks = kubevirt.annotations().get(annotation::SKIP_BACKUP_HOOKS);
+        // What is no number of flows came past admission, which refuses it.
+        let netd_flows = kubevirt.annotations().get(annotation::NETD_FLOWS);
         let secrets = kubevirt.spec.image_pull_secrets.iter().map(|s| s.name.clone());
         Self {
             configuration: kubevirt.spec.configuration.clone().unwrap_or_default(),
@@ -68,6 +72,7 @@ impl Settings {
             batch_interval: interval.as_deref().and_then(duration::parse).unwrap_or(BATCH_INTERVAL),
             rotation: rotation(kubevirt),
             backup_hooks_are_off: hooks.is_some_and(|value| template::are_off(value)),
+            netd_flows: netd_flows.and_then(|value| netd::parse_flows(value)),
             is_rolled_out: kubevirt.status.target_deployment_id == kubevirt.status.observed_deployment_id,
             is_there: true,
             outdated: kubevirt.status.outdated_virtual_machine_instance_workloads,
@@ -81,6 +86,7 @@ impl Settings {
             pull_secrets: self.image_pull_secrets.clone(),
             limits,
             backup_hooks_are_off: self.backup_hooks_are_off,
+            netd_flows: self.netd_flows,
         }
     }
 }
@@ -203,6 +209,19 @@ mod tests {
             assert_eq!(settings.backup_hooks_are_off, off, "{value:?}");
             let images = settings.images("launcher:1", AutoLimits::default());
             assert_eq!((images.pull_secrets, images.backup_hooks_are_off), (vec!["s".to_owned()], off));
+        }
+    }
+
+    #[test]
+    fn the_annotation_is_the_clusters_number_of_flows() {
+        for (value, flows) in
+            [(None, None), (Some("50000"), Some(50_000)), (Some("131073"), None), (Some("many"), None)]
+        {
+            let mut kubevirt = kubevirt(false);
+            kubevirt.metadata.annotations =
+                value.map(|value| [("podvirt.io/netd-flows".to_owned(), value.to_owned())].into());
+            let images = Settings::of(&kubevirt).images("launcher:1", AutoLimits::default());
+            assert_eq!(images.netd_flows, flows, "{value:?}");
         }
     }
 

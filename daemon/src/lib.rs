@@ -36,6 +36,8 @@ pub mod registration;
 pub mod serve;
 pub mod settings;
 pub mod shutdown;
+#[cfg(any(test, feature = "testing"))]
+pub mod strict_json;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

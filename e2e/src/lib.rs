@@ -16,6 +16,7 @@ mod backend;
 mod bed;
 pub mod cluster;
 mod guest;
+pub mod log_line;
 #[cfg(test)]
 mod matrix;
 mod net;

@@ -62,22 +62,6 @@ fn other(node: &str) -> &'static str {
     if node == "node1" { "node2" } else { "node1" }
 }
 
-/// A node on which nothing new starts, until this is dropped.
-struct Cordoned<'n>(&'n Namespace<'n>, String);
-
-impl<'n> Cordoned<'n> {
-    fn new(namespace: &'n Namespace<'n>, node: &str) -> Self {
-        namespace.kubectl(&["cordon", node]).unwrap();
-        Self(namespace, node.to_owned())
-    }
-}
-
-impl Drop for Cordoned<'_> {
-    fn drop(&mut self) {
-        drop(self.0.kubectl(&["uncordon", &self.1]));
-    }
-}
-
 /// The machine's interface of the name `flat`, once it has its addresses.
 fn flat(namespace: &Namespace<'_>) -> v1::VirtualMachineInstanceNetworkInterface {
     let found = |i: &v1::VirtualMachineInstance| {
@@ -175,16 +159,16 @@ fn a_machine_has_its_address_on_a_second_network_and_keeps_it_on_another_node() 
     let (ips, mac) = meet(&node);
 
     // Another pod, another node: the same.
-    let moved = {
-        let _away = Cordoned::new(&namespace, &node);
-        namespace.virtctl(&["restart", "vm"]).unwrap();
-        let elsewhere = |i: &v1::VirtualMachineInstance| {
-            i.metadata.uid != instance.metadata.uid
-                && i.status.node_name.as_deref() == Some(other(&node))
-                && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")
-        };
-        namespace.wait("vm", "the machine on the other node", BOOT, elsewhere).unwrap()
+    let place = serde_json::json!({"nodeSelector": {"kubernetes.io/hostname": other(&node)}});
+    let patch = serde_json::json!({"spec": {"template": {"spec": place}}}).to_string();
+    namespace.kubectl(&["patch", "vm", "vm", "--type=merge", "-p", &patch]).unwrap();
+    namespace.virtctl(&["restart", "vm"]).unwrap();
+    let elsewhere = |i: &v1::VirtualMachineInstance| {
+        i.metadata.uid != instance.metadata.uid
+            && i.status.node_name.as_deref() == Some(other(&node))
+            && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")
     };
+    let moved = namespace.wait("vm", "the machine on the other node", BOOT, elsewhere).unwrap();
     let after = flat(&namespace);
     assert_eq!((after.ip_addresses, &after.mac), (before.ip_addresses.clone(), &before.mac));
     assert_eq!(meet(&moved.status.node_name.unwrap()), (ips, mac));

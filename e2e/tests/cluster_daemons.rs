@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use podvirt_api::v1::KubeVirt;
 use podvirt_e2e::cluster::{Cluster, SOON, Security};
+use podvirt_e2e::log_line;
 use serde_json::{Value, json};
 
 /// The configuration's version by which a daemon goes.
@@ -36,5 +37,24 @@ fn each_daemon_tells_the_version_of_the_configuration_by_which_it_goes() {
     for pod in &daemons {
         let what = format!("version {wanted} of the configuration in {}", pod.name_any());
         namespace.until(&what, SOON, || Ok((version(&cluster, pod) >= wanted).then_some(()))).unwrap();
+    }
+}
+
+/// It runs behind the others, whose machines the daemons have told of.
+#[test]
+fn each_line_of_the_daemons_logs_is_json_with_each_key_once() {
+    let cluster = Cluster::get().unwrap();
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), "kubevirt");
+    let names = "kubevirt.io in (virt-operator, virt-api, virt-controller, virt-handler, virt-exportproxy)";
+    let params = ListParams::default().labels(names).fields("status.phase=Running");
+    let daemons = cluster.block_on(async { pods.list(&params).await }).unwrap().items;
+    assert!(daemons.len() >= 6, "two of each");
+    for pod in &daemons {
+        let name = pod.name_any();
+        let log = cluster.kubectl(&["-n", "kubevirt", "logs", "--tail=-1", &name]).unwrap();
+        assert!(!log.is_empty(), "{name}");
+        for line in log.lines() {
+            log_line::check(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
+        }
     }
 }

@@ -9,7 +9,7 @@ use podvirt_api::names::launcher_name;
 use podvirt_api::names::pod::{COMPUTE, ENDED_WITH_POD};
 use podvirt_api::v1;
 use podvirt_e2e::Console;
-use podvirt_e2e::cluster::{BOOT, Binding, Cluster, Guest, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
 
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -162,8 +162,11 @@ fn a_machine_waits_for_its_claim_and_then_boots_with_it() {
     assert_eq!(volume.first_line(), "written");
 }
 
+/// Disks on the SCSI bus, more than libvirt itself gives to a controller.
+const SCSI_DISKS: usize = 20;
+
 #[test]
-fn disks_of_configuration_have_the_files_of_the_namespace() {
+fn disks_of_configuration_have_the_files_of_the_namespace_and_twenty_on_the_scsi_bus_one_controller() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     for object in [
@@ -174,16 +177,23 @@ fn disks_of_configuration_have_the_files_of_the_namespace() {
         namespace.apply(object).unwrap();
     }
     let fields = "[{path: labels, fieldRef: {fieldPath: metadata.labels}}]";
-    let manifest = machine(&[
+    let labels = format!("downwardAPI: {{fields: {fields}}}");
+    let scsi: Vec<String> = (0..SCSI_DISKS).map(|n| format!("disk{n}")).collect();
+    let mut volumes = vec![
         ("settings", "configMap: {name: settings}"),
         ("keys", "secret: {secretName: keys, volumeLabel: mine}"),
-        ("labels", &format!("downwardAPI: {{fields: {fields}}}")),
+        ("labels", labels.as_str()),
         ("token", "serviceAccount: {serviceAccountName: robot}"),
         ("stick", "emptyDisk: {capacity: 1Mi}"),
-    ]);
-    let stick = "{name: stick, serial: stick, disk: {bus: virtio}}";
-    assert!(manifest.contains(stick));
-    namespace.apply(&manifest.replace(stick, &stick.replace("virtio", "usb"))).unwrap();
+    ];
+    volumes.extend(scsi.iter().map(|name| (name.as_str(), "emptyDisk: {capacity: 1Mi}")));
+    let mut manifest = machine(&volumes);
+    for (name, bus) in scsi.iter().map(|name| (name.as_str(), "scsi")).chain([("stick", "usb")]) {
+        let disk = format!("{{name: {name}, serial: {name}, disk: {{bus: virtio}}}}");
+        assert!(manifest.contains(&disk), "{manifest}");
+        manifest = manifest.replace(&disk, &disk.replace("virtio", bus));
+    }
+    namespace.apply(&manifest).unwrap();
     namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("vm").unwrap();
     let mut files = |serial: &str, command: &str| {
@@ -203,6 +213,9 @@ fn disks_of_configuration_have_the_files_of_the_namespace() {
     let pod = namespace.launcher("vm").unwrap().metadata.name.unwrap();
     let qemu = namespace.exec(&pod, &["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).unwrap();
     assert!(qemu.contains("usb-storage"), "{qemu}");
+    let all = format!("until [ $(ls /sys/block | grep -c ^sd) = {SCSI_DISKS} ]; do usleep 100000; done");
+    let controllers = "ls -d /sys/bus/virtio/drivers/virtio_scsi/virtio* | wc -l";
+    assert_eq!(console.sh(&format!("{all}; {controllers}"), COMMAND).unwrap(), "1");
 }
 
 #[test]
@@ -306,24 +319,4 @@ fn exit_code(pod: &Pod) -> Option<i32> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
     let compute = containers.iter().find(|container| container.name == COMPUTE)?;
     Some(compute.state.as_ref()?.terminated.as_ref()?.exit_code)
-}
-
-/// Disks on the SCSI bus, more than libvirt itself gives to a controller.
-const SCSI: usize = 20;
-
-#[test]
-fn twenty_disks_on_the_scsi_bus_take_one_controller() {
-    let cluster = Cluster::get().unwrap();
-    let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let list = |one: fn(usize) -> String| (0..SCSI).map(one).collect::<Vec<_>>().join(", ");
-    let manifest = Manifest {
-        name: "vm",
-        volumes: &list(|n| format!("{{name: disk{n}, emptyDisk: {{capacity: 1Mi}}}}")),
-        disks: &list(|n| format!("{{name: disk{n}, disk: {{bus: scsi}}}}")),
-        ..Default::default()
-    };
-    let mut guest = Guest::start(&namespace, Binding::PASST, &manifest, "").unwrap();
-    let all = format!("until [ $(ls /sys/block | grep -c ^sd) = {SCSI} ]; do usleep 100000; done");
-    let controllers = "ls -d /sys/bus/virtio/drivers/virtio_scsi/virtio* | wc -l";
-    assert_eq!(guest.sh(&format!("{all}; {controllers}")).unwrap(), "1");
 }

@@ -14,6 +14,8 @@ use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, SOON, 
 
 /// A download of all of a large disk.
 const DOWNLOADED: Duration = Duration::from_secs(300);
+/// Size of the disk that is downloaded in many ways, in MiB.
+const DISK_MIB: u64 = 16;
 
 /// Makes a claim that is a block device.
 fn claim(namespace: &Namespace<'_>, name: &str, size: &str) {
@@ -254,7 +256,8 @@ fn disks_are_downloaded_as_they_are() {
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    claim(&namespace, "data", "64Mi");
+    claim(&namespace, "data", &format!("{DISK_MIB}Mi"));
+    claim(&namespace, "brief", "16Mi");
     let digest = fill(&namespace, 9);
     namespace.kubectl(&["delete", "pod", "writer"]).unwrap();
 
@@ -268,12 +271,16 @@ fn disks_are_downloaded_as_they_are() {
     };
     namespace.wait("x", "an export that waits", SOON, in_use).unwrap();
     namespace.kubectl(&["delete", "pod", "holder"]).unwrap();
+    // Its time passes while the others are downloaded.
+    let brief = "{apiGroup: '', kind: PersistentVolumeClaim, name: brief}";
+    export(&namespace, "short", brief, ", ttlDuration: 60s");
     let link = ready(&namespace, "x");
+    ready(&namespace, "short");
 
     let client = Client(ClientPod::start(&namespace, "client", "node1", "").unwrap());
     let own = token(&namespace, "x");
     let (raw, gzip) = (url(&link, "data", "raw"), url(&link, "data", "gzip"));
-    let size = 64 << 20;
+    let size = DISK_MIB << 20;
     assert_eq!(client.get(&link, &raw, &own, ""), (200, size, digest.clone()));
     assert_eq!(client.get(&link, &gzip, &own, ""), (200, size, digest.clone()));
     for wrong in ["", "wrong", &own[1..]] {
@@ -349,8 +356,6 @@ fn disks_are_downloaded_as_they_are() {
     namespace.wait_gone::<v1::VirtualMachineExport>("theirs", SOON).unwrap();
 
     // Its time ends an export, with all that belongs to it.
-    export(&namespace, "short", source, ", ttlDuration: 40s");
-    ready(&namespace, "short");
     namespace.wait_gone::<v1::VirtualMachineExport>("short", BOOT).unwrap();
     namespace.wait_gone::<Pod>("virt-export-short", SOON).unwrap();
 }

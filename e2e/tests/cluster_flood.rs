@@ -8,7 +8,8 @@ use kube::api::{Api, ListParams};
 use podvirt_e2e::cluster::{Cluster, Manifest, SOON, Security};
 use serde_json::Value;
 
-/// Bodies that never end, from one pod to each replica; more than its share of connections are refused.
+/// Bodies that never end, from one pod to each replica, and begin anew when they are given up; more than its share of connections are
+/// refused.
 const BODIES: usize = 24;
 /// What virt-api's memory may grow by under all of that, in bytes: its budget of bodies from strangers, the buffers of
 /// their connections, and what the allocator keeps.
@@ -56,13 +57,16 @@ fn long_a_pod_that_floods_the_webhooks_holds_up_no_review() {
     let addresses: Vec<String> =
         before.iter().map(|pod| pod.status.as_ref().unwrap().pod_ip.clone().unwrap()).collect();
     let path = cluster.webhook_path("virtualmachine-validator.kubevirt.io").unwrap();
-    // Each socat holds one TLS connection; bash holds a thousand that say nothing, as far as they are let.
+    // Each socat holds one TLS connection, for somewhat longer than virt-api waits for a stranger's body; bash holds a thousand
+    // that say nothing, as far as they are let.
     let flood = format!(
         r#"ulimit -n 8192
            head='POST {path} HTTP/1.1\r\nHost: virt-api\r\nContent-Length: 4194304\r\n\r\n'
            for api in {targets}; do
              for n in $(seq {BODIES}); do
-               {{ printf "$head"; head -c 4000000 /dev/zero; sleep infinity; }} | socat -u - "OPENSSL:$api:8443,verify=0" 2>/dev/null &
+               while :; do
+                 {{ printf "$head"; head -c 4000000 /dev/zero; sleep 4; }} | socat -u - "OPENSSL:$api:8443,verify=0" 2>/dev/null
+               done &
              done
            done
            for n in $(seq 500); do for api in {targets}; do exec {{fd}}<>"/dev/tcp/$api/8443"; done; done

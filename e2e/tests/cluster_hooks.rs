@@ -55,6 +55,8 @@ fn long_a_hook_changes_the_domain_and_what_cloud_init_gets_and_hears_of_the_end(
     assert!(seen.contains("after-the-hook"), "{seen}");
 
     let source = namespace.launcher("vm").unwrap().metadata.name.unwrap();
+    // Its pod goes soon after the machine.
+    let here = logs(&namespace, &source);
     namespace.virtctl(&["migrate", "vm"]).unwrap();
     let moved = |pod: &Pod| pod.metadata.name.as_deref() != Some(&source);
     let target = namespace
@@ -65,12 +67,11 @@ fn long_a_hook_changes_the_domain_and_what_cloud_init_gets_and_hears_of_the_end(
             if !state.completed.unwrap_or(false) {
                 return Ok(None);
             }
-            // The source's pod goes on until its sidecar has ended, too.
             Ok(namespace.launcher("vm").ok().filter(moved))
         })
         .unwrap();
     let target = target.metadata.name.unwrap();
-    let (there, here) = (logs(&namespace, &target), logs(&namespace, &source));
+    let there = logs(&namespace, &target);
     assert!(here.contains("OnDefineDomain method") && there.contains("OnDefineDomain method"), "{there}");
     assert!(here.contains("PreCloudInitIso method") && !there.contains("PreCloudInitIso method"), "{there}");
     drop((console, running));
@@ -78,11 +79,13 @@ fn long_a_hook_changes_the_domain_and_what_cloud_init_gets_and_hears_of_the_end(
     // The sidecar's process ends by Shutdown alone: until the pod is deleted, the kubelet leaves it.
     let (mut console, _running) = namespace.shell("vm").unwrap();
     console.type_line("poweroff -f").unwrap();
+    // Its log may go with it: it is read until then.
+    let log = ["logs", &target, "-c", "hook-sidecar-0"];
+    let called = || Ok(namespace.kubectl(&log)?.contains("Shutdown callback method").then_some(()));
+    namespace.until("the sidecar's Shutdown", SOON, called).unwrap();
     namespace.wait_phase("vm", "Succeeded", SOON).unwrap();
     let over = |pod: &Pod| pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Succeeded"));
     namespace.wait(&target, "the pod's end", SOON, over).unwrap();
-    let told = logs(&namespace, &target);
-    assert!(told.contains("Shutdown callback method"), "{told}");
 }
 
 /// What is told of a machine that does not start: its condition, which an event repeats.

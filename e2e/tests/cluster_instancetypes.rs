@@ -33,11 +33,11 @@ fn manifest(kind: &str, name: &str, spec: &str) -> String {
     )
 }
 
-/// A machine that names what `more` says.
+/// A machine that names what `more` says. Its guest stands still: nothing is asked of it.
 fn machine(name: &str, more: &str) -> String {
     format!(
         "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: {name}}}, spec: {{runStrategy: Always, {more}, \
-         template: {{spec: {{terminationGracePeriodSeconds: 30, domain: {{devices: {{}}}}, \
+         template: {{spec: {{terminationGracePeriodSeconds: 0, startStrategy: Paused, domain: {{devices: {{}}}}, \
          volumes: [{{name: root, containerDisk: {{image: 'podvirt/disk-tiny:dev'}}}}]}}}}}}}}"
     )
 }

@@ -175,7 +175,7 @@ fn running_daemons_log_as_much_as_the_object_says() {
     for container in ["compute", "netd"] {
         let logged =
             || Ok(namespace.kubectl(&["logs", &pod, "-c", container])?.contains("DEBUG").then_some(()));
-        namespace.until(&format!("{container} logs what is for debugging"), SOON, logged).unwrap();
+        namespace.until(&format!("{container} logs what is for debugging"), BOOT, logged).unwrap();
     }
 }
 

@@ -63,43 +63,16 @@ fn network(namespace: &Namespace<'_>, name: &str, config: Value) {
     namespace.apply(&manifest.to_string()).unwrap();
 }
 
-/// A machine on the pod's network, and on the segment by the plugin `plugin`.
-fn machine(name: &str, plugin: &str, node: &str) -> String {
+/// A machine on the pod's network, and on networks of Multus, each of which a plugin of the network's name joins.
+fn machine(name: &str, networks: &[&str], node: &str) -> String {
+    let list = |item: fn(&str) -> String| networks.iter().map(|network| item(network)).collect::<String>();
+    let multus = list(|network| format!(", {{name: {network}, multus: {{networkName: {network}}}}}"));
+    let bound = list(|network| format!(", {{name: {network}, binding: {{name: {network}}}}}"));
     let spec = format!(
-        "networks: [{{name: default, pod: {{}}}}, {{name: segment, multus: {{networkName: segment}}}}], \
-         nodeSelector: {{kubernetes.io/hostname: {node}}}"
+        "networks: [{{name: default, pod: {{}}}}{multus}], nodeSelector: {{kubernetes.io/hostname: {node}}}"
     );
-    let devices = format!(
-        "interfaces: [{{name: default, masquerade: {{}}}}, {{name: segment, binding: {{name: {plugin}}}}}]"
-    );
+    let devices = format!("interfaces: [{{name: default, masquerade: {{}}}}{bound}]");
     Manifest { name, spec: &spec, devices: &devices, ..Default::default() }.machine()
-}
-
-#[test]
-fn a_plugin_joins_guests_by_podvirts_bridge() {
-    let cluster = Cluster::get().unwrap();
-    let namespace = cluster.namespace(Security::Restricted).unwrap();
-    network(&namespace, "segment", json!({"type": "bridge", "bridge": "br1"}));
-    let one = machine("one", "flat", "node1");
-    let two = machine("two", "flat", "node2");
-
-    let refused = namespace.apply(&one).unwrap_err().to_string();
-    let told = "spec.template.spec.domain.devices.interfaces[1].binding.name: 'flat' is not allowed";
-    assert!(refused.contains(told), "{refused}");
-
-    let _registered = Registered::new(&cluster, &json!({"flat": {"domainAttachmentType": "managedTap"}}));
-    namespace.until("the plugins known to virt-api", SOON, || Ok(namespace.apply(&one).ok())).unwrap();
-    namespace.apply(&two).unwrap();
-    let guests = ["one", "two"].map(|name| {
-        namespace.wait_phase(name, "Running", BOOT).unwrap();
-        namespace.shell(name).unwrap()
-    });
-    let [(mut one, _one), (mut two, _two)] = guests;
-
-    one.sh("ip link set eth1 up; ip addr add 172.31.54.1/24 dev eth1", COMMAND).unwrap();
-    two.sh("ip link set eth1 up; ip addr add 172.31.54.2/24 dev eth1", COMMAND).unwrap();
-    one.sh("ping -c 3 -W 10 172.31.54.2", COMMAND).unwrap();
-    two.sh("ping -c 3 -W 10 172.31.54.1", COMMAND).unwrap();
 }
 
 /// A CNI plugin that brings the guest's tap device, on the bridge that its network names.
@@ -130,15 +103,26 @@ fn install(cluster: &Cluster, name: &str, script: &str) {
     }
 }
 
+/// Guests with two cards on the segment: podvirt's bridge joins the one, and the network of the other brings its tap device.
 #[test]
-fn a_plugins_network_brings_the_guests_tap_device() {
+fn plugins_join_guests_by_podvirts_bridge_and_by_the_networks_tap_device() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let _registered = Registered::new(&cluster, &json!({"tapped": {"domainAttachmentType": "tap"}}));
     install(&cluster, "test-tapped", TAPPED);
-    network(&namespace, "segment", json!({"type": "test-tapped", "bridge": "br1"}));
-    let manifests = [("one", "node1"), ("two", "node2")].map(|(name, node)| machine(name, "tapped", node));
-    for manifest in &manifests {
+    network(&namespace, "flat", json!({"type": "bridge", "bridge": "br1"}));
+    network(&namespace, "tapped", json!({"type": "test-tapped", "bridge": "br1"}));
+    let [one, two] =
+        [("one", "node1"), ("two", "node2")].map(|(name, node)| machine(name, &["flat", "tapped"], node));
+
+    let refused = namespace.apply(&one).unwrap_err().to_string();
+    let told = "spec.template.spec.domain.devices.interfaces[1].binding.name: 'flat' is not allowed";
+    assert!(refused.contains(told), "{refused}");
+
+    let plugins =
+        json!({"flat": {"domainAttachmentType": "managedTap"}, "tapped": {"domainAttachmentType": "tap"}});
+    let _registered = Registered::new(&cluster, &plugins);
+    // Each replica of virt-api hears of them for itself.
+    for manifest in [&one, &two] {
         namespace
             .until("the plugins known to virt-api", SOON, || Ok(namespace.apply(manifest).ok()))
             .unwrap();
@@ -149,10 +133,19 @@ fn a_plugins_network_brings_the_guests_tap_device() {
     });
     let [(mut one, _one), (mut two, _two)] = guests;
 
-    one.sh("ip link set eth1 up; ip addr add 172.31.58.1/24 dev eth1", COMMAND).unwrap();
-    two.sh("ip link set eth1 up; ip addr add 172.31.58.2/24 dev eth1", COMMAND).unwrap();
-    one.sh("ping -c 3 -W 10 172.31.58.2", COMMAND).unwrap();
-    two.sh("ping -c 3 -W 10 172.31.58.1", COMMAND).unwrap();
+    // Both networks are of one segment: a card answers for its own address alone.
+    for guest in [&mut one, &mut two] {
+        guest.sh("echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore", COMMAND).unwrap();
+    }
+    for (card, subnet) in [("eth1", 54), ("eth2", 58)] {
+        for (guest, host) in [(&mut one, 1), (&mut two, 2)] {
+            let address = format!("172.31.{subnet}.{host}/24");
+            let configure = format!("ip link set {card} up; ip addr add {address} dev {card}");
+            guest.sh(&configure, COMMAND).unwrap();
+        }
+        one.sh(&format!("ping -c 3 -W 10 172.31.{subnet}.2"), COMMAND).unwrap();
+        two.sh(&format!("ping -c 3 -W 10 172.31.{subnet}.1"), COMMAND).unwrap();
+    }
 }
 
 /// The greeter of the tiny guest.

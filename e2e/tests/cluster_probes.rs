@@ -335,3 +335,56 @@ fn long_probes_of_the_agent_ask_the_guest() {
         namespace.until("a probe without an agent", SOON, told).unwrap();
     }
 }
+
+#[test]
+fn long_a_machine_that_carries_as_many_flows_as_it_may_says_so() {
+    /// What the machine's annotation allows.
+    const FLOWS: usize = 64;
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let annotations = format!("podvirt.io/netd-flows: '{FLOWS}'");
+    namespace
+        .apply(&Manifest { name: "vm", annotations: &annotations, ..Default::default() }.machine())
+        .unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (_console, _running) = namespace.shell("vm").unwrap();
+    let to = SocketAddr::new(addresses(&namespace)[0], GREETER);
+    let greeted = || {
+        let mut stream = TcpStream::connect_timeout(&to, CONNECT_TIMEOUT).ok()?;
+        stream.set_read_timeout(Some(CONNECT_TIMEOUT)).ok()?;
+        (stream.read(&mut [0; 64]).ok()? > 0).then_some(stream)
+    };
+    namespace.until("a greeting", SOON, || Ok(greeted())).unwrap();
+    let held: Vec<_> = (0..FLOWS * 2).filter_map(|_| greeted()).collect();
+    // Flows that the guest itself has opened, to its resolver for instance, count as well.
+    assert!((FLOWS / 2..=FLOWS).contains(&held.len()), "{} connections are held", held.len());
+    let event = || {
+        let selector = "involvedObject.kind=VirtualMachineInstance,involvedObject.name=vm,reason=FlowLimit";
+        let args = ["get", "events", "--field-selector", selector, "-o", "jsonpath={.items[*].message}"];
+        Ok(Some(namespace.kubectl(&args)?).filter(|message| !message.is_empty()))
+    };
+    let message = namespace.until("an event", SOON, event).unwrap();
+    assert!(message.contains(&format!("at most {FLOWS} flows")), "{message}");
+    assert!(message.contains("podvirt.io/netd-flows"), "{message}");
+    drop(held);
+    namespace.until("a greeting when there is room", SOON, || Ok(greeted())).unwrap();
+}
+
+#[test]
+fn long_ports_of_a_mesh_are_the_guests_where_there_is_none() {
+    /// Ports of Istio's and Linkerd's sidecars.
+    const SIDECARS: [u16; 2] = [4190, 15090];
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    namespace.apply(&Manifest { name: "vm", ..Default::default() }.machine()).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    for port in SIDECARS {
+        let listen =
+            format!("socat TCP4-LISTEN:{port},fork,reuseaddr SYSTEM:'echo served' >/dev/null 2>&1 &");
+        console.sh(&listen, COMMAND).unwrap();
+        let to = addresses(&namespace)[0];
+        let served = || Ok(ask(to, port, "").ok().filter(|line| line == "served"));
+        namespace.until(&format!("an answer at port {port}"), SOON, served).unwrap();
+    }
+}

@@ -23,7 +23,7 @@ fn instances(namespace: &Namespace<'_>, number: usize) -> Vec<String> {
 fn a_replica_set_is_scaled_and_replaces_what_is_deleted() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let template = Manifest { name: "web", ..Default::default() }.template();
+    let template = Manifest { name: "web", idle: true, ..Default::default() }.template();
     let set = format!(
         "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceReplicaSet, metadata: {{name: web}}, \
          spec: {{replicas: 2, selector: {{matchLabels: {{vm: web}}}}, template: {template}}}}}"

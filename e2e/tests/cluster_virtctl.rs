@@ -40,7 +40,8 @@ fn upstreams_virtctl_starts_pauses_restarts_and_stops() {
     };
     says(&["version"], "Server Version: version.Info{GitVersion:\"v1.8.0+podvirt");
 
-    namespace.apply(&Manifest { name: "vm", run: "Manual", ..Default::default() }.machine()).unwrap();
+    let manifest = Manifest { name: "vm", run: "Manual", idle: true, ..Default::default() };
+    namespace.apply(&manifest.machine()).unwrap();
     wait_status(&namespace, "vm", "Stopped", SOON);
     let error = virtctl(&["stop", "vm"]).unwrap_err().to_string();
     assert!(error.contains("VM is not running"), "{error}");
@@ -281,7 +282,7 @@ fn instance_types_are_written_and_credentials_changed_as_upstream_does() {
     }
 }
 
-/// The settings of all daemons are one object: this test has the cluster alone.
+/// The settings of all daemons are one object: tests that change it run one at a time.
 #[test]
 fn daemons_log_as_virtctl_asks() {
     let cluster = Cluster::get().unwrap();

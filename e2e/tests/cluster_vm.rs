@@ -289,9 +289,8 @@ fn the_guests_end_decides_what_comes_next() {
         .apply(&Manifest { name: "taken", run: "RerunOnFailure", ..Default::default() }.machine())
         .unwrap();
     // Its QEMU is killed: it has failed, and runs again.
-    namespace
-        .apply(&Manifest { name: "crash", run: "RerunOnFailure", ..Default::default() }.machine())
-        .unwrap();
+    let crash = Manifest { name: "crash", run: "RerunOnFailure", idle: true, ..Default::default() };
+    namespace.apply(&crash.machine()).unwrap();
     let first = namespace.wait_phase("crash", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("off").unwrap();
     console.type_line("poweroff -f").unwrap();

@@ -14,6 +14,11 @@
 //! guest's disk is there. The device's set has a descriptor for writing alone. So this program changes QEMU's arguments: a device of a
 //! set is opened for writing from the start.
 //!
+//! Without KVM, QEMU translates the guest's code, by default with a thread for each of the guest's processors. Such a thread may use the
+//! guest's memory map after another thread has replaced it. On a busy node QEMU 10.0 then ends while a machine of two processors boots
+//! (`iotlb_to_section: Assertion ... failed`). libvirt has no setting for the number of threads. So this program has QEMU translate
+//! with one thread.
+//!
 //! A QEMU without a machine's name is started as it is: libvirt asks it what it can do.
 
 use std::ffi::OsString;
@@ -34,6 +39,9 @@ use crate::fdset;
 pub const NAME: &str = "qemu-system-x86_64";
 /// The option of a QEMU that has a machine.
 const MACHINE_NAME: &str = "-name";
+/// The option of what carries out the guest's code, and its value where QEMU translates it.
+const ACCELERATOR: &str = "-accel";
+const TRANSLATION: &str = "tcg";
 
 /// Becomes QEMU.
 ///
@@ -43,11 +51,12 @@ const MACHINE_NAME: &str = "-name";
 pub fn run() -> Result<std::convert::Infallible> {
     let mut args = std::env::args_os();
     let called_by = args.next().unwrap_or_default();
-    let args: Vec<OsString> = args.collect();
+    let mut args: Vec<OsString> = args.collect();
     let mut devices = Vec::new();
     if args.iter().any(|arg| arg == MACHINE_NAME) {
         let socket = Path::new(path::SOCKETS).join(path::VOLUMES_SOCKET);
         devices = handed_over(Path::new(path::HOTPLUG_DISKS), &socket)?;
+        translate_with_one_thread(&mut args);
     }
     let qemu = real(Path::new(&called_by))?;
     let mut command = Command::new(&qemu);
@@ -67,6 +76,17 @@ fn writable(argument: OsString) -> OsString {
     match argument.to_str().filter(|text| text.contains(&format!("\"filename\":\"{}/", path::FDSETS))) {
         Some(text) => text.replace(FOR_READING_FIRST, "\"read-only\":false").into(),
         None => argument,
+    }
+}
+
+/// Has QEMU translate with one thread, if it translates.
+fn translate_with_one_thread(args: &mut [OsString]) {
+    for index in 1..args.len() {
+        let translates = args[index - 1] == ACCELERATOR
+            && args[index].to_str().is_some_and(|value| value.split(',').next() == Some(TRANSLATION));
+        if translates {
+            args[index].push(",thread=single");
+        }
     }
 }
 
@@ -130,6 +150,24 @@ mod tests {
         let devices = handed_over(&links, &socket).unwrap();
         assert_eq!((asked.join().unwrap().as_str(), devices.len()), ("data", 1));
         assert_eq!(devices[0].0, fdset::number("data"));
+    }
+
+    #[test]
+    fn translation_has_one_thread_and_kvm_is_left_alone() {
+        let changed = |args: &[&str]| {
+            let mut args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            translate_with_one_thread(&mut args);
+            args.into_iter().map(|arg| arg.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        // As libvirt 11 writes them.
+        assert_eq!(
+            changed(&["-name", "tcg", "-accel", "tcg,tb-size=64", "-cpu", "max"]),
+            ["-name", "tcg", "-accel", "tcg,tb-size=64,thread=single", "-cpu", "max"]
+        );
+        assert_eq!(changed(&["-accel", "tcg"]), ["-accel", "tcg,thread=single"]);
+        for other in [&["-accel", "kvm"][..], &["-accel"], &["-smbios", "tcg"], &[]] {
+            assert_eq!(changed(other), other);
+        }
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! netd knows nothing of Kubernetes. It reads the pod's addresses, routes and resolvers itself; the launcher
 //! tells it only what the manifest adds, which is a [`NetdSpec`] wherever it comes from. The file is netd's own type ([`File`]).
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use netd::config::file::{
-    Control, DhcpOption, File, Guest, Hold, Masquerade, Metrics, Ports, VhostUser, Words,
+    Control, DhcpOption, File, Guest, Hold, Limits, Masquerade, Metrics, Ports, VhostUser, Words,
 };
+use netd::pod::ResolvConf;
 use podvirt_api::netd::{self as spec, Addresses, Dns, NetdSpec, Port, PortRanges};
 use podvirt_api::vmi::PortProtocol;
 
@@ -43,6 +45,7 @@ pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str, m
         mac_address,
         queue_pairs,
         metrics_port,
+        flows,
         hostname,
         subdomain: _,
         dns,
@@ -88,10 +91,11 @@ pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str, m
             udp: Some(words(&ports, &port_ranges, PortProtocol::Udp)),
             // A list of ports is served by listeners: there is nothing to steer.
             steering: sockets.steering.filter(|_| all).and_then(path),
-            mesh: (!mesh && !all).then(|| "false".into()),
+            mesh: (!mesh).then(|| "false".into()),
             ask_guest: ask_guest.then(|| "true".into()),
             ..Ports::default()
         },
+        limits: Limits { flows: flows.map(|flows| flows.to_string()), ..Limits::default() },
         hold: Hold { socket: sockets.hold.and_then(path) },
         ..File::default()
     }
@@ -132,21 +136,13 @@ struct Resolvers {
 }
 
 impl Resolvers {
-    /// Reads a resolv.conf (resolv.conf(5)): the last `search` or `domain` line counts.
+    /// Reads a resolv.conf (resolv.conf(5)). What netd would refuse in its file is passed over: the file is the node's, and no setting of
+    /// the machine's.
     fn parse(text: &str) -> Self {
-        let mut resolvers = Resolvers::default();
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            match words.next() {
-                Some("nameserver") => resolvers.servers.extend(words.next().map(str::to_owned)),
-                // The root is no domain to look in; systemd-resolved writes it where it knows none.
-                Some("search" | "domain") => {
-                    resolvers.search = words.filter(|word| *word != ".").map(str::to_owned).collect();
-                }
-                _ => {}
-            }
-        }
-        resolvers
+        let ResolvConf { nameservers, search } = ResolvConf::parse(text);
+        let of_guest = |ip: &IpAddr| !ip.is_loopback() && !ip.is_multicast() && !ip.is_unspecified();
+        let servers = nameservers.into_iter().filter(of_guest).map(|ip| ip.to_string()).collect();
+        Resolvers { servers, search }
     }
 }
 
@@ -271,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_and_the_port_of_metrics_are_netds() {
+    fn queue_pairs_flows_and_the_port_of_metrics_are_netds() {
         let mut spec: NetdSpec = serde_json::from_value(serde_json::json!({
             "namespace": "shop", "machine": "web", "interface": "default", "index": 0,
             "macAddress": "52:54:00:00:00:01", "hostname": "web",
@@ -285,6 +281,9 @@ mod tests {
         };
         let text = |spec: &NetdSpec| netd_file(spec.clone(), &sockets, "", true).to_yaml().unwrap();
         assert!(!text(&spec).contains("queue_pairs") && !text(&spec).contains("metrics"));
+        assert!(!text(&spec).contains("limits"));
+        spec.flows = Some(50_000);
+        assert!(text(&spec).contains("limits:\n  flows: \"50000\"\n"), "{}", text(&spec));
         (spec.queue_pairs, spec.metrics_port) = (Some(4), Some(9100));
         assert!(text(&spec).contains("queue_pairs: \"4\"\n"), "{}", text(&spec));
         assert!(text(&spec).contains("metrics:\n  listen: \"[::]:9100\"\n"), "{}", text(&spec));
@@ -358,6 +357,34 @@ mod tests {
         );
         let watched = (serde_json::Value::Null, serde_json::Value::Null);
         assert_eq!(guest(""), watched, "netd watches resolv.conf itself");
+    }
+
+    #[test]
+    fn what_netd_would_refuse_of_the_nodes_resolvers_and_domains_keeps_no_machine_from_starting() {
+        let vmi = VirtualMachineInstance::from_value(serde_json::json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {
+                "domain": {"devices": {"interfaces": [{"name": "a", "macAddress": "52-54-00-00-00-01"}]}},
+                "networks": [{"name": "a", "pod": {}}],
+                "dnsConfig": {"nameservers": ["192.0.2.53"], "searches": ["corp.example"]},
+            },
+        }));
+        let mut vmi = vmi.unwrap();
+        podvirt_api::defaults::set_defaults(&mut vmi);
+        let sockets = NetdSockets {
+            vhost_user: Path::new("/run/n.sock"),
+            control: Path::new("/run/n.ctl"),
+            steering: None,
+            hold: None,
+        };
+        let node = "nameserver fe80::1%eth0\nnameserver 127.0.0.53\nnameserver nobody\n\
+                    nameserver 10.96.0.10\nsearch . ~. a..b example.org. shop.svc.cluster.local\n";
+        let file = netd_file(NetdSpec::of(&vmi, 0).unwrap(), &sockets, node, true);
+        let guest = file.check().unwrap().guest;
+        let told: Vec<String> = guest.dns.unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["10.96.0.10", "192.0.2.53"]);
+        assert_eq!(guest.search.unwrap(), ["example.org", "shop.svc.cluster.local", "corp.example"]);
     }
 
     #[test]

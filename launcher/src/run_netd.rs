@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_port_of_a_meshs_is_the_guests_where_no_mesh_is_in_the_pod() {
-        let told = |ports: Value, mesh| {
+    fn a_port_of_a_meshs_is_the_guests_where_no_mesh_is_in_the_pod() {
+        let reserves = |ports: Value, mesh| {
             let interfaces = json!([{"name": "default", "ports": ports}]);
             let json = earlier(&interfaces, &json!([{"name": "default", "pod": {}}]));
             let spec = spec(|name| (name == VMI_JSON).then(|| json.clone()), None).unwrap();
@@ -164,9 +164,10 @@ mod tests {
             [4190, 15090, 15001].map(|port| reserved.contains(netd::port::Proto::Tcp, port))
         };
         let listed = || json!([{"port": 4190}, {"port": 15090}, {"port": 7777}]);
-        assert_eq!(told(listed(), true), [true; 3]);
-        assert_eq!(told(listed(), false), [false, false, true]);
-        assert_eq!(told(json!([]), false), [true; 3], "all ports: a mesh may come");
+        assert_eq!(reserves(listed(), true), [true; 3]);
+        assert_eq!(reserves(listed(), false), [false, false, true]);
+        assert_eq!(reserves(json!([]), true), [true; 3]);
+        assert_eq!(reserves(json!([]), false), [false, false, true], "all ports: ambient mode may come");
     }
 
     #[test]

@@ -192,14 +192,14 @@ fn no_secret_is_in_a_pods_environment() {
     }
 }
 
-/// A mesh's ports are the guest's where the machine lists them and no injector has left a mark on the pod.
+/// A sidecar's ports are the guest's where no injector has left a mark on the pod, and ambient mode's where the machine lists them.
 #[test]
-fn a_machine_in_no_mesh_has_the_ports_that_it_lists() {
+fn a_machine_in_no_mesh_has_a_meshs_ports() {
     let mut machine = everything();
-    machine["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!([{"port": 4190}, {"port": 15090}]);
+    machine["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!([{"port": 4190}, {"port": 15008}]);
     let [first, second] = configurations(&machine).try_into().unwrap();
-    let reserved = |config: &Config| [4190, 15090].map(|p| config.ports.reserved.contains(Proto::Tcp, p));
-    assert_eq!((reserved(&first), reserved(&second)), ([false; 2], [true; 2]));
+    let reserved = |config: &Config| [4190, 15008].map(|p| config.ports.reserved.contains(Proto::Tcp, p));
+    assert_eq!((reserved(&first), reserved(&second)), ([false; 2], [false, true]));
     for environment in environments(&pod(&machine)) {
         for (name, field) in mesh::MARKS {
             let mark = environment.iter().find(|v| v["name"] == name).unwrap();

@@ -4,6 +4,9 @@
 //! nor become ready, and must not hold up an update of all others. Pods that have not been ready for [`MIN_ABSENCE`] point to
 //! such nodes; a node counts as away once it has not been ready itself for so long. A pod that is not ready on a node that
 //! is ready is waited for.
+//!
+//! Kubernetes as well counts the pod of such a node as unavailable, whether the pod is old, is being deleted or is not there, and replaces no
+//! other pod while as many are unavailable as the DaemonSet allows. So the DaemonSet allows as many more as nodes are away.
 
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ use kube::Api;
 
 use crate::cluster::Cluster;
 use crate::customize::IDENTIFIER;
+use crate::manifests::Object;
 use crate::rollout::AbsentPod;
 use crate::target::Target;
 
@@ -67,6 +71,18 @@ pub async fn find(cluster: &Cluster, pods: &[Pod], daemon: &str, target: &Target
     }
     absent.sort_by(|a, b| a.node.cmp(&b.node));
     absent
+}
+
+/// The DaemonSet with as many more pods that may be unavailable as nodes are away. A percentage, which only a user's patch sets, stays.
+pub fn with_room(daemon: &Object, away: usize) -> Object {
+    let mut daemon = daemon.clone();
+    let most = daemon.value.pointer_mut("/spec/updateStrategy/rollingUpdate/maxUnavailable");
+    if let Some(most) = most
+        && let Some(count) = most.as_u64()
+    {
+        *most = count.saturating_add(u64::try_from(away).unwrap_or(u64::MAX)).into();
+    }
+    daemon
 }
 
 /// For people: which nodes are not waited for.

@@ -225,11 +225,14 @@ impl Parts {
         for wave in order {
             let (mut waiting, mut pods) = (Vec::new(), None);
             for object in objects.iter().filter(|object| object.wave() == wave) {
-                let stored = self.cluster.apply(object).await?;
-                let mut rollout = Rollout::judge(object, &stored, &[]);
-                if !rollout.serves && object.kind == DAEMON_SET {
+                let mut away = Vec::new();
+                if object.kind == DAEMON_SET {
                     let pods = self.daemons_pods(&mut pods).await;
-                    let away = absent::find(&self.cluster, pods, object.name(), target).await;
+                    away = absent::find(&self.cluster, pods, object.name(), target).await;
+                }
+                let stored = self.cluster.apply(&absent::with_room(object, away.len())).await?;
+                let mut rollout = Rollout::judge(object, &stored, &[]);
+                if !rollout.serves && !away.is_empty() {
                     rollout = Rollout::judge(object, &stored, &away);
                     absent.extend(away);
                 }

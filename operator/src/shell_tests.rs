@@ -354,12 +354,15 @@ async fn an_update_leaves_the_old_daemons_their_rights_until_all_are_new() {
     let binding = place(&during, "/clusterrolebindings/kubevirt-controller-next").unwrap();
     assert_eq!(during[binding].1["roleRef"]["name"], "kubevirt-controller-next");
     assert_eq!(during[binding].1["subjects"][0]["name"], "kubevirt-controller");
+    let of_old = "/clusterrolebindings/kubevirt-controller";
+    assert_eq!(place(&during, of_old), None, "virt-operator may not give the old rules any more");
 
     *is_new.lock().unwrap() = true;
     Box::pin(parts.pass(old())).await;
     let after = writes(&log);
     let exact = place(&after, role).expect("the old rules are still there");
     assert!(exact > place(&after, "/deployments/virt-api").unwrap());
+    assert!(place(&after, of_old).unwrap() > exact);
     assert_eq!(after[exact].1["rules"], during[next].1["rules"]);
 }
 
@@ -386,6 +389,10 @@ async fn an_update_does_not_wait_for_a_node_that_is_away() {
         let old = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0", "observedDeploymentID": "older"});
         Box::pin(parts.pass(held(json!({}), old))).await;
         let writes = writes(&log);
+        // Kubernetes replaces no other pod while as many are unavailable as may be.
+        let daemon = &writes[place(&writes, "/daemonsets/virt-handler").unwrap()].1;
+        let most = &daemon["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
+        assert_eq!(*most, json!(if waits { 1 } else { 2 }), "{since}");
         assert_eq!(place(&writes, "/deployments/virt-api").is_none(), waits, "{since}");
         let status = status(&writes);
         let degraded = condition(&status, "Degraded");

@@ -15,7 +15,8 @@
 //!
 //! Only roles from which the new version takes a rule are treated so; the others get their new rules at once. A role
 //! with the rules of both versions would be simpler, but Kubernetes refuses it: virt-operator can give no right that it has
-//! not, and its own rights are those of the new version already.
+//! not, and its own rights are those of the new version already. It refuses for the same reason to let virt-operator write a binding of
+//! a role that has more rights, whatever changes in the binding: the bindings of a role that stays are written after the role.
 //!
 //! The annotation [`IDENTIFIER`] of a stored role tells whether it is another version's. Where an update is taken back, the role
 //! is of the version that is wanted, and `NAME-next` stays until the daemons are the older ones again.
@@ -46,14 +47,18 @@ pub struct Phases {
 /// Divides the common objects; `stored` are the roles and policies that virt-operator has made, whole. `updates` tells
 /// whether daemons of another version may run.
 pub fn phases(objects: &[Object], stored: &[Value], updates: bool) -> Phases {
+    let there = |object: &Object| stored.iter().find(|stored| is_same(object, stored));
+    let successors = |object: &Object| match there(object) {
+        Some(there) if takes_rules(object, there) => next(object, objects),
+        _ => Vec::new(),
+    };
+    let stay: Vec<&Object> = objects.iter().filter(|object| !successors(object).is_empty()).collect();
     let mut phases = Phases::default();
     for object in objects.iter().filter(|object| object.wave() == Wave::Common) {
-        let there = stored.iter().find(|stored| is_same(object, stored));
-        let successors = match there {
-            Some(there) if takes_rules(object, there) => next(object, objects),
-            _ => Vec::new(),
-        };
-        if !successors.is_empty() || (updates && there.is_none() && forbids(object)) {
+        let successors = successors(object);
+        let is_bound_late = stay.iter().any(|role| binds(object, role));
+        let forbids_anew = updates && there(object).is_none() && forbids(object);
+        if !successors.is_empty() || is_bound_late || forbids_anew {
             phases.last.push(object.clone());
         } else {
             phases.first.push(object.clone());
@@ -77,27 +82,31 @@ pub(crate) fn successors(objects: &[Object]) -> Vec<Object> {
     objects.iter().flat_map(|object| next(object, objects)).collect()
 }
 
+/// Whether `binding` gives the role.
+fn binds(binding: &Object, role: &Object) -> bool {
+    let reference = &binding.value["roleRef"];
+    ROLE_AND_BINDING_KINDS.contains(&binding.kind)
+        && reference["kind"] == role.kind.kind
+        && reference["name"] == role.name()
+        && (role.kind == CLUSTER_ROLE || binding.namespace() == role.namespace())
+}
+
 /// The role of the new version's rules beside `role`, and its bindings. None for a role that no daemon's account has.
 fn next(role: &Object, objects: &[Object]) -> Vec<Object> {
     if ![CLUSTER_ROLE, ROLE].contains(&role.kind) {
         return Vec::new();
     }
-    let binds = |binding: &&Object| {
-        let reference = &binding.value["roleRef"];
-        ROLE_AND_BINDING_KINDS.contains(&binding.kind)
-            && reference["kind"] == role.kind.kind
-            && reference["name"] == role.name()
-            && (role.kind == CLUSTER_ROLE || binding.namespace() == role.namespace())
-            && binding.value["subjects"]
-                .as_array()
-                .is_some_and(|all| all.iter().any(|one| one["kind"] == "ServiceAccount"))
+    let binds_account = |binding: &&Object| {
+        let subjects = binding.value["subjects"].as_array();
+        binds(binding, role)
+            && subjects.is_some_and(|all| all.iter().any(|one| one["kind"] == "ServiceAccount"))
     };
     let renamed = |object: &Object| {
         let mut next = object.clone();
         next.value["metadata"]["name"] = json!(format!("{}{NEXT_SUFFIX}", object.name()));
         next
     };
-    let mut found: Vec<Object> = objects.iter().filter(binds).map(renamed).collect();
+    let mut found: Vec<Object> = objects.iter().filter(binds_account).map(renamed).collect();
     for binding in &mut found {
         binding.value["roleRef"]["name"] = json!(format!("{}{NEXT_SUFFIX}", role.name()));
     }
@@ -194,13 +203,11 @@ mod tests {
         let new = [role("v2", &["pods"]), binding()];
         let phases = |stored: &Object| phases(&new, std::slice::from_ref(&stored.value), true);
         let narrowed = phases(&role("v1", &["pods", "secrets"]));
-        assert_eq!(
-            names(&narrowed.first),
-            ["ClusterRole r-next", "ClusterRoleBinding b-next", "ClusterRoleBinding b"]
-        );
+        assert_eq!(names(&narrowed.first), ["ClusterRole r-next", "ClusterRoleBinding b-next"]);
         assert_eq!(narrowed.first[1].value["roleRef"]["name"], "r-next");
         assert_eq!(narrowed.first[0].value["rules"], new[0].value["rules"]);
-        assert_eq!(names(&narrowed.last), ["ClusterRole r"]);
+        // virt-operator may write no binding of a role with rights that it has not itself any more.
+        assert_eq!(names(&narrowed.last), ["ClusterRole r", "ClusterRoleBinding b"]);
 
         for (stored, why) in [
             (role("v1", &["pods"]), "nothing is lost"),

@@ -94,6 +94,8 @@ fn record(out: &mut String, name: &str, ty: &Type, types: &Types) -> Result<()> 
 fn field_type(field: &Field, is_root: bool, types: &Types) -> Result<(String, &'static str)> {
     const LIST: &str =
         ", default, deserialize_with = \"super::null::as_default\", skip_serializing_if = \"Vec::is_empty\"";
+    // Their specifications have no schema.
+    const TEMPLATES: &str = ", default, deserialize_with = \"super::templates::bounded\", skip_serializing_if = \"Vec::is_empty\"";
     const MAP: &str = ", default, deserialize_with = \"super::null::as_default\", skip_serializing_if = \"BTreeMap::is_empty\"";
     const KEPT: &str =
         ", default, deserialize_with = \"super::null::kept\", skip_serializing_if = \"Option::is_none\"";
@@ -107,6 +109,7 @@ fn field_type(field: &Field, is_root: bool, types: &Types) -> Result<(String, &'
         return Ok((format!("Option<{inner}>"), KEPT));
     }
     Ok(match (&shape, field.optional) {
+        (Shape::List(_), true) if inner == "Vec<DataVolumeTemplateSpec>" => (inner, TEMPLATES),
         (Shape::List(_), true) => (inner, LIST),
         (Shape::Map(_), true) => (inner, MAP),
         (Shape::Pointer(_), _) | (_, true) => {

@@ -7,14 +7,35 @@ use serde_json::Value;
 
 use crate::budget::weigh;
 use crate::problem::{Problems, Reason};
+use crate::v1::MAX_TEMPLATES_BYTES;
 use crate::validate::is_dns_subdomain;
 
 /// Most bytes of memory that a template takes, by [`weigh`]: the controllers hold all machines' templates, whose specifications
 /// have no schema of their own. A DataVolume has some ten objects and a few texts.
 const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
+/// Judges what the templates of a machine, which stand at `path`, take of memory together.
+pub(super) fn check_weight(templates: &Value, path: &str, problems: &mut Problems) {
+    let bytes = weigh(templates);
+    if bytes > MAX_TEMPLATES_BYTES {
+        let message = format!(
+            "the templates take {bytes} bytes of memory together; at most {MAX_TEMPLATES_BYTES} are allowed"
+        );
+        problems.add(Reason::FieldValueInvalid, path, message);
+    }
+}
+
 /// Judges the templates of the machine `object`.
 pub(super) fn check(object: &Value, problems: &mut Problems) {
+    let before = problems.0.len();
+    each(object, problems);
+    // One that is too large alone is told by its own path.
+    if problems.0.len() == before {
+        check_weight(&object["spec"]["dataVolumeTemplates"], "spec.dataVolumeTemplates", problems);
+    }
+}
+
+fn each(object: &Value, problems: &mut Problems) {
     let templates = object["spec"]["dataVolumeTemplates"].as_array();
     let referenced = referenced(object);
     for (n, template) in templates.into_iter().flatten().enumerate() {
@@ -146,7 +167,14 @@ mod tests {
             [("spec.dataVolumeTemplates[0].spec".to_owned(), Reason::FieldValueInvalid)]
         );
         let text = json!({"source": {"http": {"url": "x".repeat(32 << 10)}}, "storage": {}});
-        assert_eq!(found(template("root", text)), []);
+        assert_eq!(found(template("root", text.clone())), []);
+        let mut object = json!({"spec": {"dataVolumeTemplates": vec![template("root", text); 40]}});
+        let volumes = json!([{"name": "a", "dataVolume": {"name": "root"}}]);
+        object["spec"]["template"]["spec"]["volumes"] = volumes;
+        let mut problems = Problems::default();
+        check(&object, &mut problems);
+        assert_eq!(problems.0.len(), 1, "{problems}");
+        assert_eq!(problems.0[0].field, "spec.dataVolumeTemplates");
     }
 
     #[test]

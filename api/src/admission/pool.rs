@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::duration;
 use crate::fields::{Place, Resource, check};
+use crate::names::limits::object_name;
 use crate::problem::{Problem, Problems, Reason};
 use crate::selector::Selector;
 use crate::v1;
@@ -87,7 +88,7 @@ fn of_template(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Ve
         "apiVersion": v1::API_VERSION,
         "kind": "VirtualMachine",
         "metadata": {
-            "name": object["metadata"]["name"].as_str().map(|pool| format!("{pool}-0")),
+            "name": object["metadata"]["name"].as_str().map(|pool| object_name(&format!("{pool}-0"))),
             "namespace": object["metadata"]["namespace"],
             "labels": template["metadata"]["labels"],
             "annotations": template["metadata"]["annotations"],

@@ -48,6 +48,8 @@ const MAX_SHOWN_BYTES: usize = 100;
 pub struct Effect {
     name: String,
     selector: Result<Selector, String>,
+    /// What the selector takes of memory, by [`weigh`].
+    selector_bytes: usize,
     /// The parts of the domain that a machine gets.
     domain: Value,
 }
@@ -57,6 +59,7 @@ impl Effect {
     pub fn of(preset: &Preset) -> Option<Self> {
         let spec = preset.spec.as_ref()?;
         let selector = Selector::of(Some(&spec.selector)).map_err(|error| cut(&error.to_string()).to_owned());
+        let selector_bytes = weigh(&serde_json::to_value(&spec.selector).unwrap_or_default());
         let domain = serde_json::to_value(&spec.domain).unwrap_or_default();
         let mut effective = Value::Object(Map::new());
         for path in [&["resources", "requests"][..], &["clock"]].into_iter().chain(PARTS) {
@@ -66,7 +69,7 @@ impl Effect {
             }
         }
         let name = preset.metadata.name.clone().unwrap_or_default();
-        Some(Effect { name, selector, domain: effective })
+        Some(Effect { name, selector, selector_bytes, domain: effective })
     }
 
     /// Its name.
@@ -76,7 +79,7 @@ impl Effect {
 
     /// Bytes of memory that it takes, by [`weigh`].
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.name.len() + weigh(&self.domain)
+        size_of::<Self>() + self.name.len() + self.selector_bytes + weigh(&self.domain)
     }
 }
 

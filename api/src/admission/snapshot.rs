@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::{object_at, same};
+use super::{data_volumes, object_at, same};
 use crate::budget::BudgetError;
 use crate::error::chain;
 use crate::mac::MacAddr;
@@ -11,6 +11,7 @@ use crate::names::limits::{MAX_OBJECT_NAME_BYTES, name_before};
 use crate::patch::{MAX_PATCH_OPERATIONS, Patch, PatchError};
 use crate::problem::{Problems, Reason};
 use crate::v1;
+use crate::validate::is_dns_subdomain;
 
 /// Group of what is taken, restored and cloned.
 const MACHINES: &str = v1::GROUP;
@@ -35,12 +36,33 @@ pub fn validate_unchanged(old: &Value, new: &Value) -> Problems {
     problems
 }
 
+/// Judges the content of a snapshot, which users may write as virt-controller does: virt-controller holds it in memory.
+pub fn validate_content(object: &Value) -> Problems {
+    let mut problems = Problems::default();
+    let templates = &object["spec"]["source"]["virtualMachine"]["spec"]["dataVolumeTemplates"];
+    let path = "spec.source.virtualMachine.spec.dataVolumeTemplates";
+    data_volumes::check_weight(templates, path, &mut problems);
+    readable::<v1::VirtualMachineSnapshotContent>(object, &mut problems);
+    problems
+}
+
+/// Judges a change of the content of a snapshot: a specification that stays as it was taken is taken.
+pub fn validate_content_update(old: &Value, new: &Value) -> Problems {
+    if old["spec"] == new["spec"] { Problems::default() } else { validate_content(new) }
+}
+
 /// Judges a new restore. `open` are the restores of the same machine that are not complete; `has_target` says whether the machine is
 /// there.
 pub fn validate_restore(object: &Value, open: &[String], has_target: bool) -> Problems {
     let mut problems = Problems::default();
     let spec = &object["spec"];
     if names_machine(&spec["target"], "spec.target", &mut problems) {
+        // virt-api reads the targets of all restores of a namespace at once.
+        let name = spec["target"]["name"].as_str().unwrap_or_default();
+        if !is_dns_subdomain(name) {
+            let allowed = "the name of a VirtualMachine, at most 253 of a-z, 0-9, '-' and '.', is allowed";
+            problems.invalid("spec.target.name", name, allowed);
+        }
         patches(&spec["patches"], &mut problems);
         overrides(&spec["volumeRestoreOverrides"], &mut problems);
         for (field, what, words) in [

@@ -80,6 +80,9 @@ fn a_restores_fields_are_judged() {
         ])
     );
     assert_eq!(found(json!({"targetReadinessPolicy": "Wait"})).len(), 1);
+    for name in ["", "VM", &"a".repeat(1 << 20)] {
+        assert_eq!(found(json!({"target": {"name": name}}))[0].0, "spec.target.name");
+    }
 }
 
 #[test]
@@ -198,4 +201,21 @@ fn a_held_machine_keeps_its_volumes_and_its_run_strategy() {
     assert_eq!(found("Halted", "b", restored), [""; 0]);
     assert_eq!(found("Halted", "a", taken), [""; 0]);
     assert_eq!(found("Always", "b", json!({})), [""; 0]);
+}
+
+#[test]
+fn what_a_snapshot_holds_costs_a_cache_little() {
+    let content = |maps: usize| {
+        let spec = json!({"source": {"blank": {}}, "storage": {}, "x": vec![json!({"a": 0}); maps]});
+        let machine =
+            json!({"spec": {"dataVolumeTemplates": [{"metadata": {"name": "root"}, "spec": spec}]}});
+        json!({"spec": {"source": {"virtualMachine": machine}}})
+    };
+    let fields = |problems: Problems| problems.0.into_iter().map(|problem| problem.field).collect::<Vec<_>>();
+    let large = content(60_000);
+    let field = "spec.source.virtualMachine.spec.dataVolumeTemplates";
+    assert_eq!(fields(validate_content(&content(10))), [""; 0]);
+    assert_eq!(fields(validate_content(&large)), [field]);
+    assert_eq!(fields(validate_content_update(&content(10), &large)), [field]);
+    assert_eq!(fields(validate_content_update(&large, &large)), [""; 0]);
 }

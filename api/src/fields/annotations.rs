@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::names::annotation as name;
 use crate::problem::{Problems, Reason};
-use crate::{hooks, kernel};
+use crate::{hooks, kernel, netd};
 
 use Effect::{Carried, Refused, Unneeded, Written};
 use On::{KubeVirt, Migration, Vm, Vmi};
-use Wish::{Any, But, Hooks, Is, OneOf, Port, Seconds};
+use Wish::{Any, But, Hooks, Is, OneOf, Port, Seconds, UpTo};
 
 /// Kind of object that an annotation stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub enum Wish {
     Port,
     /// A number of seconds; nothing else is allowed.
     Seconds,
+    /// A whole number from 1 to the maximum that the row names; other values are refused.
+    UpTo(u32),
     /// One of these; nothing else is allowed.
     OneOf(&'static [&'static str]),
     /// A list of hook sidecars; nothing else is allowed.
@@ -93,6 +95,7 @@ const fn row(on: On, key: &'static str, effect: Effect, note: &'static str) -> A
 #[rustfmt::skip] // One row a line.
 pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, name::NETD_METRICS_PORT, Carried(Port), "port of the machine's first netd for metrics"),
+    row(Vmi, name::NETD_FLOWS, Carried(UpTo(netd::MAX_FLOWS)), "how many connections and other flows each netd of the machine carries at the same time, up to 131,072; 16,384 where neither it nor the KubeVirt object says it"),
     row(Vmi, name::CLOSED_PORTS, Carried(OneOf(&["refuse", "accept"])), "connections to a listed TCP port on which the guest does not listen are refused (`refuse`, the default, for up to 256 ports), or accepted and reset"),
     row(Vmi, name::MASQUERADE, Carried(OneOf(&[kernel::BY_NETD, kernel::BY_NFTABLES])), "what carries the binding `masquerade`: netd (the default), or the kernel's NAT; it stays as it is while the instance is there"),
     row(Vmi, name::NETWORKS, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no network of Multus, which writes it"),
@@ -141,6 +144,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vm, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
     row(Vm, "kubevirt.io/restore-run-strategy", Written, ""),
     row(Vm, "restore.kubevirt.io/lastRestoreUID", Written, ""),
+    row(KubeVirt, name::NETD_FLOWS, Carried(UpTo(netd::MAX_FLOWS)), "the same for machines that do not say it, from their next start or move on"),
     row(KubeVirt, name::MASQUERADE, Carried(OneOf(&[kernel::BY_NETD, kernel::BY_NFTABLES])), "the same for machines that do not say it"),
     row(KubeVirt, "kubevirt.io/vga-display-efi-x86", Unneeded, "guests that EFI boots have a VGA card, or what `video` says"),
     row(KubeVirt, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
@@ -176,6 +180,10 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
             Carried(Seconds) if value.parse::<u32>().is_err() => {
                 problems.invalid(here, value.escape_debug(), "a whole number of seconds is allowed");
             }
+            Carried(UpTo(most)) if !value.parse::<u32>().is_ok_and(|n| (1..=most).contains(&n)) => {
+                let allowed = format!("a whole number from 1 to {most} is allowed");
+                problems.invalid(here, value.escape_debug(), &allowed);
+            }
             Carried(OneOf(values)) if !values.contains(&value) => {
                 let allowed = format!("one of {} is allowed", quoted(values));
                 problems.invalid(here, value.escape_debug(), &allowed);
@@ -191,7 +199,7 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
 
 fn is_wish(wish: Wish, value: &str) -> bool {
     match wish {
-        Any | Port | Seconds | OneOf(_) | Hooks => true,
+        Any | Port | Seconds | UpTo(_) | OneOf(_) | Hooks => true,
         Is(asked) => value == asked,
         But(idle) => !idle.contains(&value.trim()),
     }
@@ -200,7 +208,7 @@ fn is_wish(wish: Wish, value: &str) -> bool {
 /// What a wish that is not carried out is answered with: what is allowed, and the row's remark.
 fn refusal(wish: Wish, note: &str) -> String {
     let what = match wish {
-        Any | Port | Seconds | OneOf(_) | Hooks => {
+        Any | Port | Seconds | UpTo(_) | OneOf(_) | Hooks => {
             "not supported by podvirt; the annotation is not allowed".to_owned()
         }
         Is(asked) => format!("'{asked}' is not supported by podvirt; any other value is allowed"),
@@ -216,7 +224,7 @@ fn quoted(values: &[&str]) -> String {
 /// Which values are refused, for people.
 pub(super) fn refused_values(wish: Wish) -> String {
     match wish {
-        Any | Port | Seconds | OneOf(_) | Hooks => "all".to_owned(),
+        Any | Port | Seconds | UpTo(_) | OneOf(_) | Hooks => "all".to_owned(),
         Is(asked) => format!("`{asked}`"),
         But(idle) => {
             let idle = idle
@@ -295,7 +303,7 @@ mod tests {
             assert!(seen.insert((row.on.kind(), row.key)), "{} stands twice on {:?}", row.key, row.on);
             let asked = |value: &str| !lines(row.on, json!({ row.key: value })).is_empty();
             match row.effect {
-                Refused(Any | Port | Seconds | OneOf(_) | Hooks) => {
+                Refused(Any | Port | Seconds | UpTo(_) | OneOf(_) | Hooks) => {
                     assert!(asked("") && asked("x"), "{}", row.key);
                 }
                 Refused(Is(value)) => assert!(asked(value) && !asked(""), "{}", row.key),
@@ -308,6 +316,10 @@ mod tests {
                 }
                 Carried(Seconds) => {
                     assert!(asked("-1") && asked("1.5") && asked("") && !asked("130"), "{}", row.key);
+                }
+                Carried(UpTo(most)) => {
+                    assert!(asked("0") && asked("") && asked("x"), "{}", row.key);
+                    assert!(asked(&(most + 1).to_string()) && !asked(&most.to_string()), "{}", row.key);
                 }
                 Carried(Port) => assert!(asked("0") && asked("65536") && !asked("1"), "{}", row.key),
                 Carried(_) | Unneeded | Written => assert!(!asked("x") && !asked("true"), "{}", row.key),

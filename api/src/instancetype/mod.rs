@@ -36,7 +36,9 @@ pub use expand::{attach, attach_input, expand, expand_template, machine_address}
 pub use matcher::{KindError, Matcher, Scope, Subject};
 pub use preference::{prefer, prefer_architecture, prefer_machine};
 pub use requirements::{Unmet, check_requirements};
-pub use revision::{REVISION_KIND_LABEL, RevisionError, is_of, is_same, revision, spec_of, unlabelled};
+pub use revision::{
+    REVISION_KIND_LABEL, RevisionError, copied_name, is_of, is_same, revision, spec_of, unlabelled,
+};
 pub use topology::{Spread, check_spread, spread_of};
 
 /// Group of these resources.

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::names::label_value;
-use crate::names::limits::{MAX_OBJECT_NAME_BYTES, shortened_with};
+use crate::names::limits::{HASH_DIGITS, MAX_OBJECT_NAME_BYTES, shortened_with};
 use crate::v1::{self, VirtualMachine};
 
 use super::matcher::{Scope, Subject};
@@ -109,6 +109,21 @@ pub fn spec_of<T: DeserializeOwned>(
     T::deserialize(&data["spec"]).map_err(|error| RevisionError::Unreadable(name(), error))
 }
 
+/// Name of a copy of the revision called `name`, which goes with the object `to` in place of `from`.
+///
+/// A revision whose name has nothing of `from` keeps its name.
+pub fn copied_name(name: &str, from: &str, to: &str) -> String {
+    let (begin, of_object) = name.split_at(name.rfind(&format!("-{VERSION}-")).unwrap_or(name.len()));
+    let is_hash = |hash: &str| hash.len() == HASH_DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit());
+    let renamed = match begin.rsplit_once('-') {
+        _ if begin.contains(from) => begin.replacen(from, to, 1),
+        // It was cut within the name of `from`; its hash is of the whole.
+        Some((cut, hash)) if is_hash(hash) && from.starts_with(cut) => format!("{to}-{hash}"),
+        _ => return name.to_owned(),
+    };
+    shortened_with(&renamed, of_object, MAX_OBJECT_NAME_BYTES)
+}
+
 /// What a revision keeps that does not say by its label of which version it is, and of which scope that is.
 pub fn unlabelled(revision: &ControllerRevision, subject: Subject) -> Option<(Scope, Value)> {
     let labels = revision.metadata.labels.as_ref();
@@ -160,6 +175,24 @@ mod tests {
             assert!(is_of(&made, &name) && !is_of(&made, "t"));
             let next = revision(&vm, Subject::Instancetype, Scope::Namespace, &object(2));
             assert_ne!(next.metadata.name, made.metadata.name);
+        }
+    }
+
+    #[test]
+    fn a_copy_of_a_revision_has_another_name_within_the_limit() {
+        let of_object = "-v1beta1-11111111-0000-4000-8000-000000000000-1";
+        let plain = format!("web-small{of_object}");
+        assert_eq!(copied_name(&plain, "web", "snap"), format!("snap-small{of_object}"));
+        assert_eq!(copied_name("by-hand", "web", "snap"), "by-hand");
+        for (from, to) in [(3, 253), (253, 3), (253, 253), (150, 230)] {
+            let (from, to) = ("m".repeat(from), "s".repeat(to));
+            let own =
+                |kind: &str| shortened_with(&format!("{from}-{kind}"), of_object, MAX_OBJECT_NAME_BYTES);
+            let [copy, other] = ["small", "large"].map(|kind| copied_name(&own(kind), &from, &to));
+            assert!(copy.starts_with('s') && copy.ends_with(of_object), "{copy}");
+            assert!(copy.len() <= MAX_OBJECT_NAME_BYTES && copy != other, "{copy}");
+            let back = copied_name(&copy, &to, &from);
+            assert!(back.starts_with('m') && back.len() <= MAX_OBJECT_NAME_BYTES, "{back}");
         }
     }
 }

@@ -42,6 +42,9 @@ pub const EVACUATED_MACHINE_UID: &str = "podvirt.io/evacuated-machine-uid";
 pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
 /// Port of the pod at which the netd of a machine's first interface serves metrics: on the machine, podvirt's own.
 pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
+/// How many flows each netd of a machine carries at the same time: on the machine, or on the KubeVirt object for machines without it;
+/// podvirt's own.
+pub const NETD_FLOWS: &str = "podvirt.io/netd-flows";
 /// What becomes of connections to listed ports on which the guest does not listen: on the machine, podvirt's own.
 pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
 /// On VirtualMachineSnapshotContents: why its VolumeSnapshots cannot be made at present. They are tried again.

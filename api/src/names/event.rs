@@ -60,6 +60,8 @@ pub const CREDENTIALS_SYNCED: &str = "AccessCredentialsSyncSuccess";
 pub const CREDENTIALS_SYNC_FAILED: &str = "AccessCredentialsSyncFailed";
 /// The machine's launcher has not answered its node for a while.
 pub const LAUNCHER_SILENT: &str = "LauncherSilent";
+/// A netd of the machine refuses new flows because it carries as many as it may.
+pub const FLOW_LIMIT: &str = "FlowLimit";
 /// The guest was paused.
 pub const PAUSED: &str = "Paused";
 /// The guest goes on.

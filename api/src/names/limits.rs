@@ -21,7 +21,7 @@ pub const MAX_FILE_NAME_BYTES: usize = 255;
 /// Longest name of a host (a DNS label), and so of a pod that podvirt names, in bytes.
 pub const MAX_HOST_NAME_BYTES: usize = 63;
 /// Digits of the hash at the end of a name that was cut.
-const HASH_DIGITS: usize = 16;
+pub(crate) const HASH_DIGITS: usize = 16;
 
 /// `name` as the name of an object.
 ///
@@ -67,10 +67,11 @@ pub fn shortened(name: &str, max: usize) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{attachment_name, label_value, launcher_name, short_name};
+    use super::super::{attachment_name, domain_name, label_value, launcher_name, pod, short_name};
     use super::*;
-    use crate::export::{manifest_name, restored_name};
-    use crate::validate::text::{is_dns_subdomain, is_label_value};
+    use crate::export::{ca_name, data_volume_key, header_secret_name, manifest_name, restored_name};
+    use crate::instancetype::copied_name;
+    use crate::validate::text::{is_dns_label, is_dns_subdomain, is_label_value};
 
     /// Names that Kubernetes takes for an object: DNS subdomains.
     fn object() -> impl Strategy<Value = String> {
@@ -99,6 +100,10 @@ mod tests {
                 (short_name(&format!("{name}-"), &uid), MAX_HOST_NAME_BYTES),
                 (manifest_name(&name), MAX_OBJECT_NAME_BYTES),
                 (restored_name(&name, &other), MAX_OBJECT_NAME_BYTES),
+                (ca_name(&name), MAX_OBJECT_NAME_BYTES),
+                (header_secret_name(&name), MAX_OBJECT_NAME_BYTES),
+                (data_volume_key(&name), MAX_OBJECT_NAME_BYTES),
+                (copied_name(&format!("vm-small-v1beta1-{uid}-1"), "vm", &name), MAX_OBJECT_NAME_BYTES),
                 (format!("{}-abcde", crate::state::base(&name)), MAX_HOST_NAME_BYTES),
                 (attachment_name(&uid, [name.as_str(), &other]), MAX_HOST_NAME_BYTES),
             ] {
@@ -107,8 +112,14 @@ mod tests {
             }
             let dump = crate::memory_dump::file_name(&name, &label_value(&other), jiff::Timestamp::MAX);
             prop_assert!(dump.len() <= MAX_FILE_NAME_BYTES, "{dump}");
-            let file = name_before(&format!("{other}_{name}"), ".xml.new".len(), MAX_FILE_NAME_BYTES);
-            prop_assert!(file.len() + ".xml.new".len() <= MAX_FILE_NAME_BYTES, "{file}");
+            let domain = domain_name(&host_name(&other), &name);
+            for suffix in [".xml.new", "-swtpm.log.1"] {
+                prop_assert!(domain.len() + suffix.len() <= MAX_FILE_NAME_BYTES, "{domain}{suffix}");
+            }
+            let volume = host_name(&other.replace('.', "-"));
+            for container in [pod::container_disk(&volume), pod::virtiofs(&volume)] {
+                prop_assert!(is_dns_label(&container), "{container}");
+            }
         }
 
         #[test]

@@ -5,10 +5,12 @@
 //! out is decided by [`crate::fields`], and [`crate::vmi`] holds what is left then.
 
 mod null;
+mod templates;
 mod types;
 mod word;
 mod words;
 
+pub use templates::MAX_TEMPLATES_BYTES;
 pub use types::*;
 pub use words::*;
 

@@ -4293,7 +4293,7 @@ pub struct VirtualMachineSpec {
     #[serde(
         rename = "dataVolumeTemplates",
         default,
-        deserialize_with = "super::null::as_default",
+        deserialize_with = "super::templates::bounded",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub data_volume_templates: Vec<DataVolumeTemplateSpec>,

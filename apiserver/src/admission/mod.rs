@@ -76,6 +76,8 @@ pub enum Alone {
     ValidateSnapshotCreate,
     /// Judges a change of a snapshot or of a restore.
     ValidateUnchanged,
+    /// Judges what a snapshot holds.
+    ValidateSnapshotContent,
     /// Sets what a clone makes.
     MutateClone,
     /// Judges a clone.
@@ -255,6 +257,13 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateUnchanged),
     },
     Hook {
+        name: "virtualmachinesnapshotcontent-validator.snapshot.kubevirt.io",
+        path: "/virtualmachinesnapshotcontents-validate",
+        resources: &["virtualmachinesnapshotcontents.snapshot"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateSnapshotContent),
+    },
+    Hook {
         name: "virtualmachinerestore-validator.snapshot.kubevirt.io",
         path: "/virtualmachinerestores-validate",
         resources: &["virtualmachinerestores.snapshot"],
@@ -368,6 +377,8 @@ fn answer_with(
         Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
         Alone::ValidateSnapshotCreate => judged(request, snapshot::validate_snapshot(new)),
         Alone::ValidateUnchanged => judged(request, snapshot::validate_unchanged(old, new)),
+        Alone::ValidateSnapshotContent if is_create => judged(request, snapshot::validate_content(new)),
+        Alone::ValidateSnapshotContent => judged(request, snapshot::validate_content_update(old, new)),
         Alone::MutateClone => {
             let mut object = new.clone();
             snapshot::mutate_clone(&mut object, &suffix(&request.uid));

@@ -338,6 +338,20 @@ fn a_migration_is_completed_once_and_then_stands() {
 }
 
 #[test]
+fn what_a_snapshot_holds_is_judged_when_it_is_made_and_changed() {
+    let content = |maps: usize| {
+        let template = json!({"metadata": {"name": "a"}, "spec": {"x": vec![json!({"a": 0}); maps]}});
+        let machine = json!({"spec": {"dataVolumeTemplates": [template]}});
+        json!({"metadata": {"name": "c"}, "spec": {"source": {"virtualMachine": machine}}})
+    };
+    let path = "/virtualmachinesnapshotcontents-validate";
+    let allowed = |answer: Value| answer["response"]["allowed"] == true;
+    assert!(allowed(create(path, content(1))));
+    assert!(!allowed(create(path, content(10_000))));
+    assert!(!allowed(ask(path, "UPDATE", content(1), content(10_000), "jane")));
+}
+
+#[test]
 fn names_and_paths_of_webhooks_are_unique() {
     for (n, hook) in HOOKS.iter().enumerate() {
         for other in &HOOKS[n + 1..] {

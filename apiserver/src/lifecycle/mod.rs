@@ -14,7 +14,7 @@
 //! loser's patch fails, and the caller reads and decides anew.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, TestOperation};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
 use podvirt_api::names::condition;
 use podvirt_api::v1::{
     RestartOptions, StartOptions, StateChangeRequestAction, StopOptions, VirtualMachine,
@@ -113,6 +113,10 @@ pub(crate) fn add(tokens: &[&str], value: Value) -> PatchOperation {
 
 pub(crate) fn replace(tokens: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: pointer(tokens), value })
+}
+
+pub(crate) fn remove(tokens: &[&str]) -> PatchOperation {
+    PatchOperation::Remove(RemoveOperation { path: pointer(tokens) })
 }
 
 /// Makes the VM run or halt by whichever field it uses, unless a snapshot or a restore holds it. What users write themselves is
@@ -224,9 +228,13 @@ fn whole(vm: &VirtualMachine, kind: &str) -> Result<(), Status> {
     }
 }
 
-/// Whether a VM with the strategy RerunOnFailure that does not run is going to: its last run failed.
+/// Whether a VM with the strategy RerunOnFailure that does not run is going to: its last run failed, or its pod was ended under it.
 fn runs_again(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
-    vm.status.start_failure.is_some() || vmi.is_some_and(|vmi| phase(vmi) == Some(&Phase::Failed))
+    let again = |vmi: &VirtualMachineInstance| {
+        phase(vmi) == Some(&Phase::Failed)
+            || is_final(vmi) && vmi.status.reason.as_deref() == Some(condition::reason::SHUT_DOWN_WITH_POD)
+    };
+    vm.status.start_failure.is_some() || vmi.is_some_and(again)
 }
 
 /// Stops a VM.

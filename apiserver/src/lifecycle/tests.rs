@@ -120,6 +120,14 @@ fn stopping_by_strategy_and_phase() {
         let got = short(stop(&with_strategy(strategy), vmi.as_ref(), &options).map(|stop| stop.vm));
         assert_eq!(got, outcome, "{strategy} {phase:?} {grace:?}");
     }
+    // virt-controller runs it again.
+    let mut evicted = vmi("Succeeded");
+    evicted.status.reason = Some("ShutDownWithPod".into());
+    let stopped = |strategy: &str| {
+        short(stop(&with_strategy(strategy), Some(&evicted), &StopOptions::default()).map(|stop| stop.vm))
+    };
+    assert_eq!(stopped("RerunOnFailure"), "spec \"Halted\"");
+    assert_eq!(stopped("Manual"), not_running);
 }
 
 #[test]

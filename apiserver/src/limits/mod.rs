@@ -18,6 +18,8 @@
 //!  deadline     8 s until a body is whole                   3 s
 //!  review       4 at a time are read and judged              2 of those 4
 //!  its tree     128 MiB together, with its copies            64 MiB of those
+//!  presets      2 lists at a time                            1 of those 2
+//!  document     4 at a time are read and completed           none: only a user has one
 //! ```
 //!
 //! **Which caller is the API server.** A connection that shows the front proxy's certificate makes its address the API
@@ -29,7 +31,8 @@
 //! **Budgets.** A body's place is taken by its declared length before its first byte is read, and given back when the
 //! answer has been handed to the client: a client that does not read its answer holds its own share. A review's tree is bounded while it
 //! is read ([`podvirt_api::budget`]): the most that its text may become is taken before, what it has become is held until
-//! it is dropped, also while other objects are asked for. It is taken before a turn, and a turn before a lookup is waited for by none. What does not
+//! it is dropped, also while other objects are asked for. It is taken before a turn, and a turn before a lookup is waited for by none.
+//! A list of presets has its turn until the machine is judged by it. What does not
 //! fit waits, first for its address's share, then for all; HTTP/2 stops the client meanwhile. The windows of all streams
 //! fit into their connection's, so that a stream that waits never holds up one that is read.
 
@@ -74,6 +77,13 @@ const TURNS_OF_OTHERS: usize = 2;
 const LOOKUPS: usize = 16;
 /// How many of those are not the API server's.
 const LOOKUPS_OF_OTHERS: usize = 4;
+/// Lists of a namespace's presets at a time, each with a page of the largest objects in memory.
+const PRESET_LISTS: usize = 2;
+/// How many of those are not the API server's.
+const PRESET_LISTS_OF_OTHERS: usize = 1;
+
+/// Documents of users at a time that are read and completed.
+const DOCUMENTS: usize = 4;
 
 /// Trees of reviews together, with what is made of them, in bytes.
 const TREE_BYTES: usize = 128 << 20;
@@ -170,6 +180,8 @@ pub struct Limits {
     trees: Turns,
     reviews: Turns,
     lookups: Turns,
+    preset_lists: Turns,
+    documents: Turns,
     /// Watches of nodes.
     pub watches: Watches,
     metrics: Metrics,
@@ -198,6 +210,8 @@ impl Limits {
             trees: Turns::new(TREE_BYTES + 2 * LEAST_TREE_BYTES, TREE_BYTES_OF_OTHERS + LEAST_TREE_BYTES),
             reviews: Turns::new(TURNS, TURNS_OF_OTHERS),
             lookups: Turns::new(LOOKUPS, LOOKUPS_OF_OTHERS),
+            preset_lists: Turns::new(PRESET_LISTS, PRESET_LISTS_OF_OTHERS),
+            documents: Turns::new(DOCUMENTS, DOCUMENTS),
             watches: Watches::default(),
             metrics,
         })
@@ -256,6 +270,16 @@ impl Limits {
     /// Waits for a turn of asking the API server because of a review from `source`.
     pub async fn lookup(&self, source: IpAddr) -> Turn {
         self.lookups.wait(self.side(source), 1).await
+    }
+
+    /// Waits for a turn of listing the presets of a namespace because of a review from `source`.
+    pub async fn preset_list(&self, source: IpAddr) -> Turn {
+        self.preset_lists.wait(self.side(source), 1).await
+    }
+
+    /// Waits for a turn of reading a user's document and completing it.
+    pub async fn document(&self) -> Turn {
+        self.documents.wait(Side::ApiServer, 1).await
     }
 }
 
@@ -327,6 +351,15 @@ mod tests {
         drop((first, own, small));
         assert_eq!(limits.trees.all.available_permits(), TREE_BYTES + 2 * LEAST_TREE_BYTES);
         assert_eq!(limits.trees.others.available_permits(), TREE_BYTES_OF_OTHERS + LEAST_TREE_BYTES);
+    }
+
+    #[test]
+    fn documents_have_few_turns() {
+        let limits = Limits::new(Metrics::default());
+        let turns: Vec<_> = (0..100).map_while(|_| limits.document().now_or_never()).collect();
+        assert_eq!(turns.len(), DOCUMENTS);
+        drop(turns);
+        assert!(limits.document().now_or_never().is_some());
     }
 
     #[tokio::test]

@@ -2,12 +2,14 @@
 //!
 //! A stream (console, VNC, forwarded port) has a connection of the API server to itself, and lives as long as its user wants.
 //! Streams have fewer places than such connections, so that requests, watches of nodes and the API server's own checks always have
-//! one. Of the streams' places a user has a share, and so has a machine:
+//! one. Of the streams' places a user has a share, and so have a machine and all machines of a namespace, whose users may make
+//! themselves any number of accounts:
 //!
 //! ```text
 //!  connections of the API server with its certificate   1024
 //!  └── streams                                           896
 //!      ├── of a user                                     256
+//!      ├── to the machines of a namespace                384
 //!      └── to a machine                                  128
 //! ```
 //!
@@ -22,6 +24,8 @@ use tokio::sync::Notify;
 pub const MAX_STREAMS: usize = 896;
 /// Streams of a user at a time.
 pub const MAX_USER_STREAMS: usize = 256;
+/// Streams to the machines of a namespace at a time.
+pub const MAX_NAMESPACE_STREAMS: usize = 384;
 /// Streams to a machine at a time.
 pub const MAX_MACHINE_STREAMS: usize = 128;
 /// Watches of a node at a time.
@@ -40,6 +44,11 @@ pub enum StreamsError {
         "the user has {MAX_USER_STREAMS} consoles, VNC connections and forwarded ports already; close some"
     )]
     User,
+    /// The namespace's are.
+    #[error(
+        "the namespace has {MAX_NAMESPACE_STREAMS} consoles, VNC connections and forwarded ports already; close some"
+    )]
+    Namespace,
     /// The machine's are.
     #[error(
         "the machine has {MAX_MACHINE_STREAMS} consoles, VNC connections and forwarded ports already; close some"
@@ -55,6 +64,7 @@ pub struct Streams(Arc<Mutex<Taken>>);
 struct Taken {
     all: usize,
     users: HashMap<String, usize>,
+    namespaces: HashMap<String, usize>,
     machines: HashMap<(String, String), usize>,
 }
 
@@ -95,11 +105,15 @@ impl Streams {
         if taken.machines.get(&machine).is_some_and(|count| *count >= MAX_MACHINE_STREAMS) {
             return Err(StreamsError::Machine);
         }
+        if taken.namespaces.get(namespace).is_some_and(|count| *count >= MAX_NAMESPACE_STREAMS) {
+            return Err(StreamsError::Namespace);
+        }
         if taken.all >= MAX_STREAMS {
             return Err(StreamsError::All);
         }
         taken.all += 1;
         *taken.users.entry(user.to_owned()).or_default() += 1;
+        *taken.namespaces.entry(namespace.to_owned()).or_default() += 1;
         *taken.machines.entry(machine.clone()).or_default() += 1;
         Ok(StreamPlace { streams: self.clone(), user: user.to_owned(), machine })
     }
@@ -110,6 +124,7 @@ impl Drop for StreamPlace {
         let mut taken = self.streams.taken();
         taken.all -= 1;
         give_back(&mut taken.users, &self.user);
+        give_back(&mut taken.namespaces, &self.machine.0);
         give_back(&mut taken.machines, &self.machine);
     }
 }
@@ -180,12 +195,25 @@ mod tests {
         assert_eq!(of_machine.len(), MAX_MACHINE_STREAMS);
         let one_more = streams.admit("kim", "b", "one").expect("another namespace's machine of the name");
         let rest: Vec<_> =
-            (0..2000).map_while(|n| streams.admit(&machine(n), "c", &machine(n)).ok()).collect();
+            (0..2000).map_while(|n| streams.admit(&machine(n), &machine(n), "x").ok()).collect();
         assert_eq!(of_user.len() + of_machine.len() + 1 + rest.len(), MAX_STREAMS);
         assert_eq!(streams.admit("kim", "c", "x").unwrap_err(), StreamsError::All);
         drop((of_user, of_machine, one_more, rest));
         let taken = streams.taken();
         assert_eq!((taken.all, taken.users.len(), taken.machines.len()), (0, 0, 0));
+        assert!(taken.namespaces.is_empty());
+    }
+
+    #[test]
+    fn accounts_of_a_namespace_have_a_share_together() {
+        let streams = Streams::default();
+        let name = |n: usize| format!("n{n}");
+        let of_namespace: Vec<_> =
+            (0..2000).map_while(|n| streams.admit(&name(n), "mallory", &name(n)).ok()).collect();
+        assert_eq!(of_namespace.len(), MAX_NAMESPACE_STREAMS);
+        assert_eq!(streams.admit("x", "mallory", "x").unwrap_err(), StreamsError::Namespace);
+        let other = streams.admit("jane", "shop", "vm").expect("the rest is for other namespaces");
+        drop((of_namespace, other));
     }
 
     #[test]

@@ -206,6 +206,11 @@ fn client(cluster: Arc<Mutex<Cluster>>) -> Client {
 impl World {
     /// virt-api, whose virt-handlers listen on `handler_port` of 127.0.0.1.
     pub(crate) async fn new(handler_port: u16) -> World {
+        World::with_presets(handler_port, Presets::none()).await
+    }
+
+    /// The same with these presets.
+    pub(crate) async fn with_presets(handler_port: u16, presets: Presets) -> World {
         podvirt_daemon::crypto::install();
         let (api_ca, proxy_ca) =
             (make_ca(Timestamp::now(), HOUR).unwrap(), make_ca(Timestamp::now(), HOUR).unwrap());
@@ -240,7 +245,7 @@ impl World {
             proxy: Arc::clone(&proxy),
             subresources: Subresources::new(client, handlers, metrics.clone(), Arc::default()),
             config: Arc::new(ArcSwap::default()),
-            presets: Presets::none(),
+            presets,
             paths,
             health: Health::default(),
             namespace: Arc::from("kubevirt"),

@@ -110,7 +110,7 @@ impl Shared {
         named.then(|| self.trackers.get(namespace, &backup.spec.source.name)).flatten()
     }
 
-    /// Name of the machine of a backup. Of one whose tracker has gone it is the machine that is held, if any is.
+    /// Name of the machine of a backup. Of one whose tracker has gone it is the machine that is held, or has the claim, if any does.
     fn machine(&self, backup: &Backup) -> Option<String> {
         if !tracker::names_tracker(backup) {
             return Some(backup.spec.source.name.clone());
@@ -120,7 +120,8 @@ impl Shared {
         }
         let namespace = backup.namespace();
         let held = |vmi: &Arc<VirtualMachineInstance>| {
-            vmi.namespace() == namespace && instance::told_of(vmi, backup).is_some()
+            vmi.namespace() == namespace
+                && (instance::told_of(vmi, backup).is_some() || instance::has_target(vmi, backup))
         };
         self.context.view.machines().into_iter().find(held).map(|vmi| vmi.name_any())
     }
@@ -145,7 +146,7 @@ impl Keeper for Shared {
 type Request = ReconcileRequest<Backup>;
 
 /// Text of the open backups whose source is a tracker: the tracker tells of which machine. No name has a slash.
-const OF_TRACKER: &str = "/of-tracker";
+const TRACKER_SOURCE: &str = "/of-tracker";
 
 /// An empty cache of backups, and what fills it. A change of what a backup rests on asks who is concerned; thousands may be stored.
 pub fn cache() -> (Kept<Backup>, Writer<Backup>) {
@@ -159,7 +160,7 @@ pub(super) fn names(backup: &Backup) -> Vec<String> {
         names.push(backup.spec.source.name.clone());
         names.extend(backup.spec.pvc_name.clone());
         if tracker::names_tracker(backup) {
-            names.push(OF_TRACKER.to_owned());
+            names.push(TRACKER_SOURCE.to_owned());
         }
     }
     if is_pulled(backup) {
@@ -203,7 +204,7 @@ pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request
             let mut found = requests_with_text(backups, here, &name, |backup| {
                 !tracker::names_tracker(backup) && is(backup)
             });
-            found.extend(requests_with_text(backups, here, OF_TRACKER, |backup| {
+            found.extend(requests_with_text(backups, here, TRACKER_SOURCE, |backup| {
                 tracker::names_tracker(backup) && is(backup)
             }));
             found

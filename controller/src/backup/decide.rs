@@ -98,6 +98,10 @@ fn initializing(seen: &Observed<'_>) -> Step {
         );
         return end(seen, Outcome::Failed(why));
     }
+    // Whatever else is missing: nothing but the backup itself gives back what it has.
+    if let Some(vmi) = seen.vmi.filter(|vmi| seen.evacuates && instance::runs(vmi)) {
+        return Step::Waits(let_go(seen, vmi), format!("the VirtualMachine {machine} leaves its node"));
+    }
     if tracker::names_tracker(backup) && seen.tracker.is_none() {
         return waits(format!("the VirtualMachineBackupTracker {} is not there", backup.spec.source.name));
     }
@@ -107,9 +111,6 @@ fn initializing(seen: &Observed<'_>) -> Step {
     let Some(vmi) = seen.vmi.filter(|vmi| instance::runs(vmi)) else {
         return waits(format!("the VirtualMachine {machine} does not run"));
     };
-    if seen.evacuates {
-        return Step::Waits(let_go(seen, vmi), format!("the VirtualMachine {machine} leaves its node"));
-    }
     if !instance::has_volumes(vmi) {
         return waits(format!("the VirtualMachine {machine} has no volume that can be backed up"));
     }

@@ -8,12 +8,14 @@
 //!  backupStatus leaves the instance
 //! ```
 //!
+//! A backup has its claim in the instance before the instance tells of the backup: such a claim leaves as well once its backup is gone.
+//!
 //! Nothing else ends such a hold before the machine's next start: later backups of the machine wait, and so do its migrations.
 
 use std::time::Duration;
 
 use kube::{Api, ResourceExt};
-use podvirt_api::backup::{Command, Options};
+use podvirt_api::backup::{Command, Options, backup_of};
 use podvirt_api::error::chain;
 use podvirt_api::v1::{
     VirtualMachineBackup as Backup, VirtualMachineInstance,
@@ -21,7 +23,7 @@ use podvirt_api::v1::{
 };
 
 use super::controller::Context;
-use super::{act, instance};
+use super::{act, instance, tracker};
 use crate::failure::Error;
 use crate::kept::Kept;
 
@@ -79,19 +81,24 @@ pub(super) async fn release(
     backups: &Kept<Backup>,
     vmi: &VirtualMachineInstance,
 ) -> Result<(), Error> {
-    let Some(status) = instance::told(vmi).filter(|_| instance::runs(vmi)) else { return Ok(()) };
-    let Some(name) = status.backup_name.as_deref() else { return Ok(()) };
-    let namespace = vmi.namespace().unwrap_or_default();
-    if backups.get(&namespace, name).is_some_and(|backup| instance::is_of(status, &backup)) {
+    if !instance::runs(vmi) {
         return Ok(());
     }
-    // The cache may lag behind a backup that has just been made.
-    let api: Api<Backup> = Api::namespaced(context.client.clone(), &namespace);
-    if api.get_opt(name).await?.is_some_and(|backup| instance::is_of(status, &backup)) {
-        return Ok(());
-    }
-    let step = step(vmi, status);
-    tracing::info!(namespace, name = vmi.name_any(), backup = name, ?step, "held by a backup that is gone");
+    let step = match instance::told(vmi) {
+        Some(status) => {
+            let Some(name) = status.backup_name.as_deref() else { return Ok(()) };
+            if is_there(context, backups, vmi, name, |backup| instance::is_of(status, backup)).await? {
+                return Ok(());
+            }
+            step(vmi, status)
+        }
+        None => match orphaned_target(context, backups, vmi).await? {
+            Some(name) => Step::Detach(name),
+            None => return Ok(()),
+        },
+    };
+    let (namespace, name) = (vmi.namespace(), vmi.name_any());
+    tracing::info!(namespace, name, ?step, "held by a backup that is gone");
     let done = match &step {
         Step::Abort(options) => act::send_options(context, vmi, options).await,
         Step::Detach(name) => act::change(context, vmi, instance::detach(vmi, name)).await,
@@ -102,4 +109,38 @@ pub(super) async fn release(
         Err(error) if error.is_stale() => Ok(()),
         done => done,
     }
+}
+
+/// Whether the backup of this name is there, and `is` tells that it is the one that is meant.
+async fn is_there(
+    context: &Context,
+    backups: &Kept<Backup>,
+    vmi: &VirtualMachineInstance,
+    name: &str,
+    is: impl Fn(&Backup) -> bool,
+) -> Result<bool, Error> {
+    let namespace = vmi.namespace().unwrap_or_default();
+    if backups.get(&namespace, name).is_some_and(|backup| is(&backup)) {
+        return Ok(true);
+    }
+    // The cache may lag behind a backup that has just been made.
+    let api: Api<Backup> = Api::namespaced(context.client.clone(), &namespace);
+    Ok(api.get_opt(name).await?.is_some_and(|backup| is(&backup)))
+}
+
+/// The first backup that is gone and has its claim in the instance, which tells of no backup.
+async fn orphaned_target(
+    context: &Context,
+    backups: &Kept<Backup>,
+    vmi: &VirtualMachineInstance,
+) -> Result<Option<String>, Error> {
+    let machine = vmi.name_any();
+    // A backup of the name may be another machine's by now.
+    let is_own = |backup: &Backup| tracker::names_tracker(backup) || backup.spec.source.name == machine;
+    for name in vmi.spec.utility_volumes.iter().filter_map(backup_of) {
+        if !is_there(context, backups, vmi, name, is_own).await? {
+            return Ok(Some(name.to_owned()));
+        }
+    }
+    Ok(None)
 }

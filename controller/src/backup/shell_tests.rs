@@ -175,6 +175,45 @@ async fn an_instance_is_released_of_a_backup_only_if_that_is_gone() {
     assert_eq!((&asked[0].1["cmd"], &asked[0].1["backupName"]), (&json!("Abort"), &json!("gone")));
 }
 
+#[tokio::test]
+async fn the_claim_of_a_backup_that_went_before_it_held_the_instance_leaves() {
+    let unheld = |volume: &str| {
+        let volumes = json!([{"name": volume, "claimName": "to", "type": "Backup"}]);
+        vmi(&json!({"spec": {"utilityVolumes": volumes}}))
+    };
+    let change = json!({"op": "remove", "path": "/spec/utilityVolumes"});
+    let another = json!({"spec": {"source": {"name": "other"}}});
+    for (of, volume, leaves) in [
+        (json!({}), "b-backup-target-pvc", false),
+        (of_tracker(), "b-backup-target-pvc", false),
+        (another, "b-backup-target-pvc", true),
+        (json!({}), "gone-backup-target-pvc", true),
+        (json!({}), "no-backups", false),
+    ] {
+        let (of, instance) = (backup(&of), unheld(volume));
+        let scene = Scene::new(&of, &tracker(&json!({})), &instance, done());
+        orphan::release(&scene.context, &kept(vec![of.clone()]), &instance).await.unwrap();
+        let asked = scene.asked();
+        assert_eq!(names(&asked).len(), usize::from(leaves), "{volume}: {asked:?}");
+        assert!(!leaves || asked[0].1[1] == change, "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_backup_that_is_deleted_with_its_tracker_takes_its_claim_along() {
+    let mut of = of_tracker();
+    json_patch::merge(&mut of, &json!({"metadata": {"deletionTimestamp": MADE}}));
+    let of = backup(&of);
+    let mut attached = held(&json!({}), None);
+    attached["status"]["changedBlockTracking"]["backupStatus"] = Value::Null;
+    let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&attached), done());
+    let shared = Shared::new(scene.context.clone(), kept(vec![of.clone()]), kept(Vec::new()));
+    one(&of, &shared).await.unwrap();
+    let asked = scene.asked();
+    assert_eq!(names(&asked)[0], "PATCH virtualmachineinstances/vm");
+    assert_eq!(asked[0].1[1], json!({"op": "remove", "path": "/spec/utilityVolumes"}));
+}
+
 #[tokio::test(start_paused = true)]
 async fn backups_of_a_machine_that_is_to_leave_its_node_are_looked_at_and_once_more_after_that() {
     let of = backup(&json!({}));

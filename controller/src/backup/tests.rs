@@ -423,6 +423,9 @@ fn a_machine_that_leaves_its_node_goes_first() {
     instance["spec"]["utilityVolumes"] = Value::Null;
     let plan = leaving(&json!({}), &instance);
     assert_eq!((waits(&plan).as_str(), plan.action), (why, Some(Action::Release)));
+    // Also where the backup waits for more than that.
+    let plan = leaving(&of_tracker(), &held(&json!({}), mounted()));
+    assert_eq!((waits(&plan).as_str(), plan.action), (why, Some(Action::Detach)), "its tracker is gone");
     // What runs is aborted, once.
     let begun = held(&json!({"volumes": [{"volumeName": "root", "diskTarget": "vda"}]}), mounted());
     let plan = leaving(&runs(), &begun);

@@ -58,7 +58,7 @@ pub struct Asked {
 ///
 /// As many evacuations are open at a time as may run, whatever users have asked for meanwhile: an evacuation that waits for its turn
 /// is the next to start, and one that was not made because users' migrations fill the queue would never be. An evacuation that is
-/// [held up](is_held_up) by its own machine takes no place.
+/// [held up](is_held_up) by its own machine, or by a quota of its namespace, takes no place.
 pub fn plan(
     machines: &[Machine],
     migrations: &[Arc<Migration>],
@@ -291,6 +291,8 @@ mod tests {
             "migrationBlockedByUtilityVolumes",
             "MigrationBackoff",
             "MachineNotRunning",
+            "migrationRejectedByResourceQuota",
+            "FailedCreate",
         ] {
             assert_eq!(names(&all, &open(kind, "Pending"), &[], &[]), ["c-1"], "{kind}");
         }

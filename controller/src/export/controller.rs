@@ -121,14 +121,14 @@ pub async fn run(context: Context, writers: Writers) {
 /// Kind of a source that is a claim.
 const CLAIM: &str = "PersistentVolumeClaim";
 /// Text of the exports of claims. No name has a slash.
-pub(super) const OF_CLAIM: &str = "/of-claim";
+pub(super) const CLAIM_SOURCE: &str = "/of-claim";
 /// Text of the exports of anything else: which claims it has, only a look tells.
-pub(super) const OF_OTHERS: &str = "/of-others";
+pub(super) const OTHER_SOURCE: &str = "/of-others";
 
 /// By which texts the cache is indexed: the names of an export's source and of what is made for the export.
 pub(super) fn names(export: &Export) -> Vec<String> {
     let (source, own) = (&export.spec.source, export.name_any());
-    let kind = if source.kind == CLAIM { OF_CLAIM } else { OF_OTHERS };
+    let kind = if source.kind == CLAIM { CLAIM_SOURCE } else { OTHER_SOURCE };
     vec![source.name.clone(), pod_name(&own), service_name(&own), kind.to_owned()]
 }
 
@@ -227,7 +227,7 @@ fn of_sources(
                 has_source(export, CLAIM, one.namespace.as_ref(), &one.name)
             });
             let is_of_others = |export: &Export| export.spec.source.kind != CLAIM;
-            found.extend(requests_with_text(&cache, namespace, OF_OTHERS, is_of_others));
+            found.extend(requests_with_text(&cache, namespace, OTHER_SOURCE, is_of_others));
             found
         },
     );
@@ -257,7 +257,7 @@ fn of_instances(
                     has_source(export, "VirtualMachine", vmi.namespace.as_ref(), &vmi.name)
                 });
                 let is_of_claim = |export: &Export| export.spec.source.kind == CLAIM;
-                found.extend(requests_with_text(&exports, namespace, OF_CLAIM, is_of_claim));
+                found.extend(requests_with_text(&exports, namespace, CLAIM_SOURCE, is_of_claim));
                 found
             }
             Ok(Change::All) | Err(RecvError::Lagged(_)) => requests(exports.store(), |_| true),

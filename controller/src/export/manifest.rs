@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use podvirt_api::cdi;
-use podvirt_api::export::{data, host, proxy_path};
+use podvirt_api::export::{ca_name, data, data_volume_key, host, proxy_path};
 use podvirt_api::snapshot::claim;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineExport as Export};
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ fn ca(export: &str, bundle: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": format!("export-ca-cm-{export}")},
+        "metadata": {"name": ca_name(export)},
         "data": {"ca.pem": bundle},
     })
 }
@@ -104,7 +104,7 @@ pub(super) fn data(
             template.metadata.as_ref().and_then(|metadata| metadata.name.as_deref()) == Some(name)
         };
         if !templates.iter().any(has_template) {
-            all.insert(format!("{}{name}", data::DATA_VOLUME), data_volume(claim).to_string());
+            all.insert(data_volume_key(name), data_volume(claim).to_string());
         }
     }
     all

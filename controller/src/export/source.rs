@@ -15,7 +15,7 @@ use super::backup::Offered;
 use crate::claim::{Ownership, ownership};
 use crate::data::DataVolumes;
 use crate::snapshot::is_filled;
-use crate::storage::{Storage, backend};
+use crate::storage::{self, Storage, backend};
 
 /// Upstream's reasons.
 pub(super) mod reason {
@@ -101,12 +101,7 @@ pub(super) fn is_own(object: &ObjectMeta, export: &Export) -> bool {
 
 /// Whether a pod that is not the export's own uses a claim.
 pub(super) fn uses(pod: &Pod, claim: &str, export: &Export) -> bool {
-    let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded");
-    let mut volumes = pod.spec.iter().filter_map(|spec| spec.volumes.as_ref()).flatten();
-    let named = volumes.any(|volume| {
-        volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim)
-    });
-    named && !ended && !is_own(&pod.metadata, export)
+    storage::uses(pod, claim) && !is_own(&pod.metadata, export)
 }
 
 /// A claim; `in_use`: another pod has it.

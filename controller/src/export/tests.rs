@@ -8,7 +8,7 @@ use podvirt_api::v1::{
 };
 use serde_json::{Value, json};
 
-use super::controller::{OF_CLAIM, OF_OTHERS, names};
+use super::controller::{CLAIM_SOURCE, OTHER_SOURCE, names};
 use super::decide::{Action, Observed, Plan, decide};
 use super::external::External;
 use super::pod::{self, Exported, Settings};
@@ -429,13 +429,15 @@ fn another_pod_that_uses_the_claim_is_told_from_the_exports_own() {
     assert!(!source::uses(&pod, "disk", &own));
     pod.metadata.owner_references = None;
     assert!(source::uses(&pod, "disk", &own) && !source::uses(&pod, "other", &own));
-    pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
-    assert!(!source::uses(&pod, "disk", &own));
+    for ended in ["Succeeded", "Failed"] {
+        pod.status.as_mut().unwrap().phase = Some(ended.into());
+        assert!(!source::uses(&pod, "disk", &own), "{ended}");
+    }
 }
 
 #[test]
 fn exports_are_found_by_their_source_and_by_what_is_made_for_them() {
-    for (kind, text) in [("PersistentVolumeClaim", OF_CLAIM), ("VirtualMachine", OF_OTHERS)] {
+    for (kind, text) in [("PersistentVolumeClaim", CLAIM_SOURCE), ("VirtualMachine", OTHER_SOURCE)] {
         let own = [pod_name("x"), service_name("x")];
         assert_eq!(names(&export(kind, "data")), ["data", own[0].as_str(), own[1].as_str(), text]);
     }

@@ -15,15 +15,28 @@ use super::status::phase;
 pub(super) const KINDS: [ConditionType; 2] =
     [ConditionType::MigrationBlockedByBackup, ConditionType::MigrationBlockedByUtilityVolumes];
 
-/// Whether a migration that has not begun waits for its own machine, and not for its turn: nothing moves by it, and others may.
+/// Whether a migration that has not begun waits for its own machine or its own namespace, and not for its turn: nothing moves by it, and
+/// others may.
 pub(crate) fn is_held_up(migration: &Migration) -> bool {
-    let has_begun = !matches!(phase(migration), Phase::Pending) && migration.status.phase.is_some();
     let holds = |kind: &ConditionType| {
         KINDS.contains(kind)
             || [event::MIGRATION_BACKOFF, event::MACHINE_NOT_RUNNING].contains(&kind.as_str())
     };
+    is_refused(migration) || waits_with(migration, holds)
+}
+
+/// Whether the API server has refused the target pod of a migration: it may do so for as long as the namespace's quota is used up.
+pub(super) fn is_refused(migration: &Migration) -> bool {
+    waits_with(migration, |kind| {
+        *kind == ConditionType::MigrationRejectedByResourceQuota || kind.as_str() == event::FAILED_CREATE
+    })
+}
+
+/// Whether a migration that has not begun has such a condition.
+fn waits_with(migration: &Migration, is: impl Fn(&ConditionType) -> bool) -> bool {
+    let has_begun = !matches!(phase(migration), Phase::Pending) && migration.status.phase.is_some();
     let mut conditions = migration.status.conditions.iter();
-    !has_begun && conditions.any(|condition| condition.status == TRUE && holds(&condition.r#type))
+    !has_begun && conditions.any(|condition| condition.status == TRUE && is(&condition.r#type))
 }
 
 /// Which condition tells of it, and what it says; none where the machine may move.

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  watch of migrations ──┐            ┌─ Over      new, ended, deleted before its turn, or its machine does not run yet
-//!  change of a machine ──┼─ settle ──>├─ Resting   an evacuation after failed ones, until its time has come
+//!  change of a machine ──┼─ settle ──>│            or a backup holds its machine
+//!                        │            ├─ Resting   an evacuation after failed ones, until its time has come
 //!  target pod asked for ─┘            ├─ Waiting   has its place among those that leave the same node
 //!                                     └─ Running   counts against the limits
 //! ```
@@ -15,6 +16,9 @@
 //! room than migrations wait before it there, and the cluster has more room than migrations of all nodes may start
 //! before it. One whose node is full holds up no other node's: of each node at most as many are looked at as it has
 //! room for, and no more in all than the cluster has room for.
+//!
+//! A migration whose target pod the API server has refused, for a quota as a rule, may be refused for ever: its place is behind all
+//! others, and it is tried again where they leave room.
 //!
 //! **Urgency.** What empties a node goes before what users ask for: an evacuation by its own word, and a user's
 //! migration of a machine that an eviction has told to leave. Otherwise the user's migration would hold the
@@ -37,14 +41,15 @@ use podvirt_api::v1::{
 };
 
 use super::admit::{Limits, Urgency};
+use super::blocked;
 use super::others::backoff;
 use super::status::phase;
 use crate::vmi::View;
 
 /// Namespace and name of a machine.
 type Machine = (String, String);
-/// A place in the queue: the first in the order is the first to start.
-type Place = (Reverse<Urgency>, Option<Timestamp>, String);
+/// A place in the queue: the first in the order is the first to start. Whether its pod was refused comes first.
+type Place = (bool, Reverse<Urgency>, Option<Timestamp>, String);
 
 /// All migrations.
 #[derive(Debug)]
@@ -197,8 +202,9 @@ fn is_leaving(machine: &VirtualMachineInstance) -> bool {
     status.node_name.is_some() && status.evacuation_node_name == status.node_name
 }
 
-fn runs(machine: &VirtualMachineInstance) -> bool {
-    machine.status.phase == Some(MachinePhase::Running)
+/// Whether the machine cannot move now: it does not run yet, or a backup holds it.
+fn must_stay(machine: &VirtualMachineInstance) -> bool {
+    machine.status.phase != Some(MachinePhase::Running) || blocked::why(machine).is_some()
 }
 
 impl State {
@@ -274,14 +280,14 @@ impl State {
             _ if self.started.contains(uid) => Stage::Running,
             Phase::Pending if migration.metadata.deletion_timestamp.is_some() => Stage::Over,
             // This migration cannot start yet. With a place in the queue it would hold up migrations that can.
-            Phase::Pending if machine.is_some_and(|machine| !runs(machine)) => Stage::Over,
+            Phase::Pending if machine.is_some_and(must_stay) => Stage::Over,
             Phase::Pending => match backoff(migration, siblings, now) {
                 Some(left) => Stage::Resting(now + left),
                 None => {
                     let leaving = machine.is_some_and(is_leaving);
                     let urgency = if leaving { Urgency::Critical } else { Urgency::of(migration) };
                     let since = migration.metadata.creation_timestamp.as_ref().map(|t| t.0);
-                    Stage::Waiting((Reverse(urgency), since, uid.to_owned()))
+                    Stage::Waiting((blocked::is_refused(migration), Reverse(urgency), since, uid.to_owned()))
                 }
             },
             other if other.is_empty() => Stage::Over,

@@ -144,6 +144,39 @@ fn a_machine_that_does_not_run_yet_keeps_no_place_from_others() {
 }
 
 #[test]
+fn a_machine_that_a_backup_holds_keeps_no_place_from_others() {
+    let mut bed = Bed::new(pairs(&[("a", "n"), ("b", "n")]));
+    for name in ["a", "b"] {
+        bed.put(migration(name, "Pending", json!({})));
+    }
+    let limits = Limits { cluster: 1, node: 1 };
+    assert_eq!(bed.turns(&["a", "b"], limits), ["a"]);
+    for held in [
+        json!({"status": {"changedBlockTracking": {"backupStatus": {"backupName": "nightly"}}}}),
+        json!({"spec": {"utilityVolumes": [{"name": "copies", "claimName": "c"}]}}),
+    ] {
+        bed.machines.apply_watcher_event(&Event::Apply(machine("a", "n", held)));
+        bed.queue.changed(Some(("shop", "a")), at(0));
+        assert_eq!(bed.turns(&["a", "b"], limits), ["b"]);
+        bed.machines.apply_watcher_event(&Event::Apply(machine("a", "n", json!({}))));
+        bed.queue.changed(Some(("shop", "a")), at(0));
+        assert_eq!(bed.turns(&["a", "b"], limits), ["a"], "the backup has ended");
+    }
+}
+
+#[test]
+fn a_migration_whose_pod_is_refused_goes_behind_all_others_and_starts_where_there_is_room() {
+    let bed = Bed::new(pairs(&[("full", "n"), ("late", "n")]));
+    let condition = json!([{"type": "migrationRejectedByResourceQuota", "status": "True"}]);
+    let urgent = json!({"spec": {"priority": "system-critical"}, "status": {"conditions": condition}});
+    bed.put(migration("full", "Pending", urgent));
+    bed.put(migration("late", "Pending", json!({"metadata": {"creationTimestamp": at(9).to_string()}})));
+    let turns = |node: usize| bed.turns(&["full", "late"], Limits { cluster: 5, node });
+    assert_eq!(turns(1), ["late"]);
+    assert_eq!(turns(2), ["full", "late"]);
+}
+
+#[test]
 fn an_evacuation_rests_after_a_failed_one_until_its_time_has_come() {
     let bed = Bed::new(pairs(&[("web", "n1")]));
     let evacuation = |uid: &str| json!({"metadata": {"uid": uid, "annotations": {"kubevirt.io/evacuationMigration": "n1"}}});

@@ -20,7 +20,7 @@ use super::status::status;
 use crate::attempt::{self, Attempts, Keeper, Outcome, STALE_RETRY};
 use crate::claim;
 use crate::expectations::Expectations;
-use crate::failure::Failure;
+use crate::failure::{Failure, REFUSED};
 use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
 use crate::vmi::View;
@@ -49,7 +49,7 @@ impl Failure for Error {
         match self {
             Self::Write(_) => "write",
             Self::Ask(_) => "read",
-            Self::Refused { .. } => "refused",
+            Self::Refused { .. } => REFUSED,
         }
     }
 }

@@ -28,7 +28,10 @@ pub(crate) fn joined(base: &str, suffix: &str) -> String {
     if name.len() <= LONGEST {
         return name;
     }
-    let cut = |text: &str, length: usize| text.chars().take(length).collect::<String>();
+    // A hyphen follows, with which a part of a DNS name cannot begin.
+    let cut = |text: &str, length: usize| {
+        text.chars().take(length).collect::<String>().trim_end_matches('.').to_owned()
+    };
     match (LONGEST - 10).checked_sub(suffix.len()).filter(|left| *left > 0) {
         Some(left) => format!("{}-{}-{suffix}", cut(base, left), hash(base)),
         None => cut(&format!("{}-{}", cut(base, LONGEST - 9), hash(&name)), LONGEST),
@@ -44,7 +47,22 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use podvirt_api::validate::is_dns_subdomain;
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_restored_claim_has_a_name_that_kubernetes_takes(
+            machine in "([a-z0-9]([-a-z0-9]{0,6}[a-z0-9])?[.]){0,20}[a-z0-9]{1,40}",
+            volume in "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+        ) {
+            for name in [joined(&machine, &volume), joined("persistent-state-for", &machine)] {
+                prop_assert!(name.len() <= LONGEST && is_dns_subdomain(&name), "{name}");
+            }
+        }
+    }
 
     #[test]
     fn a_joined_name_is_no_longer_than_a_label() {

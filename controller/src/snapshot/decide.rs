@@ -83,11 +83,14 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
     if !ending && !has_finalizer {
         actions.push(Action::AddFinalizer);
     }
+    // The status that this pass writes counts, too: the source is unlocked before a client reads that the snapshot is ready.
+    let next = Snapshot { status: status(seen), ..snapshot.clone() };
+    let takes = progresses(snapshot) && progresses(&next);
     let mut holds = false;
     let mut again_after = None;
     if let Some(source) = source.filter(|_| is_begun(snapshot)) {
         let is_locked = source.is_locked_by(&name);
-        if progresses(snapshot) && !ending {
+        if takes && !ending {
             holds = true;
             if !is_locked {
                 again_after = Some(AGAIN);
@@ -102,7 +105,7 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
             }
         } else {
             let goes = content.is_some_and(|content| deletes(snapshot, content));
-            let lets_go = !progresses(snapshot) && !ending || !goes;
+            let lets_go = !takes && !ending || !goes;
             if lets_go && source.is_held_by(&name) {
                 actions.push(Action::Unlock);
             }
@@ -118,10 +121,9 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
     if deleted && !holds && has_finalizer {
         actions.push(Action::RemoveFinalizer);
     }
-    let status = status(seen);
     let left = deadline(snapshot).filter(|_| progresses(snapshot) && !ending);
     let left = left.map(|deadline| Duration::try_from(deadline.duration_since(now)).unwrap_or_default());
     // A moment behind the deadline, so that it is over then.
     let left = left.map(|left| left + Duration::from_millis(100));
-    Plan { actions, status, again_after: again_after.into_iter().chain(left).min() }
+    Plan { actions, status: next.status, again_after: again_after.into_iter().chain(left).min() }
 }

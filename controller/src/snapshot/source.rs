@@ -9,7 +9,8 @@ use podvirt_api::v1::{
 };
 
 use crate::data::DataVolumes;
-use crate::storage::{Storage, backend, is_bound};
+use crate::storage::{Storage, backend, is_bound, uses};
+use crate::vm::is_final;
 
 /// What a source says while its snapshot holds it.
 pub(super) const LOCKED: &str = "Source locked and operation in progress";
@@ -26,16 +27,21 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Its instance, unless that has ended: then it uses nothing, and its conditions are of the past.
+    pub(super) fn living(&self) -> Option<&VirtualMachineInstance> {
+        self.vmi.filter(|vmi| !is_final(vmi))
+    }
+
     fn has(&self, kind: &Condition) -> bool {
         let is = |vmi: &VirtualMachineInstance| {
             vmi.status.conditions.iter().any(|one| one.r#type == *kind && one.status == "True")
         };
-        self.vmi.is_some_and(is)
+        self.living().is_some_and(is)
     }
 
-    /// Whether it has an instance.
+    /// Whether it has an instance that has not ended.
     pub fn is_online(&self) -> bool {
-        self.vmi.is_some()
+        self.living().is_some()
     }
 
     /// Whether the guest stands still.
@@ -121,12 +127,5 @@ pub(crate) fn is_filled(claim: &PersistentVolumeClaim, namespace: &str, data: &D
 /// How many of these pods use a claim of the machine's volumes.
 pub(super) fn users(vm: &VirtualMachine, storage: &Storage, pods: &[Pod]) -> usize {
     let claims = claims(vm, storage);
-    let uses = |pod: &&Pod| {
-        let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded");
-        let volumes = pod.spec.iter().filter_map(|spec| spec.volumes.as_ref()).flatten();
-        let mut named =
-            volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()));
-        !ended && named.any(|name| claims.iter().any(|claim| claim == name))
-    };
-    pods.iter().filter(uses).count()
+    pods.iter().filter(|pod| claims.iter().any(|claim| uses(pod, claim))).count()
 }

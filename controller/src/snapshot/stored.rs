@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource, ResourceExt};
+use podvirt_api::instancetype::copied_name;
 use podvirt_api::snapshot::{CONTENT_FINALIZER, claim, content_name, volume_snapshot_name};
 use podvirt_api::v1::{
     SnapshotPersistentVolumeClaim, SnapshotVirtualMachine, SourceSpec, VirtualMachine,
@@ -105,7 +106,7 @@ fn plain(metadata: &ObjectMeta) -> ObjectMeta {
 /// What a machine runs with, or would: that of its last start, but for its disks, which are as they are now.
 async fn specification(client: &Client, source: Source<'_>) -> Result<VirtualMachineSpec, Error> {
     let vm = source.vm;
-    let Some(vmi) = source.vmi else { return Ok(vm.spec.clone()) };
+    let Some(vmi) = source.living() else { return Ok(vm.spec.clone()) };
     let name = vmi.status.virtual_machine_revision_name.clone().unwrap_or_default();
     let revisions: Api<ControllerRevision> =
         Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
@@ -169,7 +170,7 @@ pub(crate) async fn copy_revision(
     let owner_uid = owner.as_ref().map(|owner| owner.uid.clone());
     let wanted = ControllerRevision {
         metadata: ObjectMeta {
-            name: Some(name.replacen(from, to, 1)),
+            name: Some(copied_name(name, from, to)),
             labels: of.metadata.labels,
             owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()

@@ -130,6 +130,7 @@ fn a_snapshot_that_is_taken_lets_go() {
     let created = content(json!({"status": {"creationTime": MADE, "readyToUse": false}}));
     let taken = seen(&snapshot(json!({})), Some(source), Some(&created), 2);
     assert_eq!(taken.status.phase, Some(Phase::Succeeded));
+    assert_eq!(taken.actions, [Action::Unlock], "before it is written that the snapshot is taken");
     assert_eq!(reason(&taken, "Ready"), "False: Not ready");
     let lists = taken.status.snapshot_volumes.clone().unwrap();
     assert_eq!(
@@ -203,6 +204,19 @@ fn a_deleted_snapshot_goes_when_its_source_is_free() {
         "what is not ready is of no use"
     );
     assert_eq!(seen(&done, None, None, 1).actions, [Action::RemoveFinalizer], "without a source");
+}
+
+#[test]
+fn an_instance_that_has_ended_is_off() {
+    let (held, mut ended) = (vm(true), vmi(&["AgentConnected"]));
+    for (phase, online) in [("Running", true), ("Succeeded", false), ("Failed", false)] {
+        ended.status.phase = Some(phase.into());
+        let source = Source { vm: &held, vmi: Some(&ended) };
+        let told = seen(&snapshot(json!({})), Some(source), None, 1).status.indications;
+        assert_eq!((source.is_online(), !told.is_empty()), (online, online), "{phase}");
+        let plan = looked(&content(json!({})), Some(&snapshot(json!({}))), Some(source), &Taken::new());
+        assert_eq!((plan.take, plan.freeze), (vec![0], online), "{phase}: nobody is there to freeze");
+    }
 }
 
 #[test]
@@ -319,7 +333,7 @@ fn pods_that_use_the_claims_are_counted() {
     };
     let pods =
         [pod("claim", "Running"), pod("claim", "Succeeded"), pod("other", "Running"), pod("claim", "Failed")];
-    assert_eq!(users(&vm(false), &crate::storage::Storage::new().0, &pods), 2);
+    assert_eq!(users(&vm(false), &crate::storage::Storage::new().0, &pods), 1);
 }
 
 #[test]

@@ -65,10 +65,14 @@ fn injects(group: &str, name: &str) -> bool {
     match group {
         "sidecar.istio.io" => !ISTIO_PROXY_ANNOTATIONS.contains(&name),
         "inject.istio.io" => true,
-        // Linkerd's, Vault's, Dapr's, Consul's and those of tracers: `proxy-image`, `agent-image`, `sidecar-image`, `custom-image`.
+        // Whole containers, which are laid over the injector's own.
+        "proxy.istio.io" => name == "overrides",
+        // Linkerd's, Vault's, Dapr's, Consul's and those of tracers: `proxy-image`, `agent-image`, `sidecar-image`, `custom-image`;
+        // Vault's patches of its containers; Consul's volumes.
         _ => {
             let name = name.to_ascii_lowercase();
-            name.contains("image") || name == "enable-debug-sidecar"
+            ["image", "json-patch", "user-volume"].iter().any(|part| name.contains(part))
+                || name == "enable-debug-sidecar"
         }
     }
 }
@@ -97,6 +101,12 @@ mod tests {
             ("sidecar.istio.io/proxyImage", false, true),
             ("sidecar.istio.io/userVolume", false, true),
             ("inject.istio.io/templates", false, true),
+            ("proxy.istio.io/config", true, true),
+            ("proxy.istio.io/overrides", false, true),
+            ("vault.hashicorp.com/agent-inject", true, true),
+            ("vault.hashicorp.com/agent-json-patch", false, true),
+            ("vault.hashicorp.com/agent-init-json-patch", false, true),
+            ("consul.hashicorp.com/consul-sidecar-user-volume", false, true),
             ("config.linkerd.io/proxy-image", false, true),
             ("vault.hashicorp.com/agent-image", false, true),
             ("dapr.io/sidecar-image", false, true),

@@ -72,6 +72,8 @@ pub struct Images {
     pub limits: AutoLimits,
     /// Whether the pod of a machine that does not say it has no hooks for backup tools.
     pub backup_hooks_are_off: bool,
+    /// How many flows each netd of a machine that does not say it carries; none leaves netd's own number.
+    pub netd_flows: Option<u32>,
 }
 
 /// A pod cannot be rendered. Trying again does not help before the machine changes.

@@ -283,7 +283,8 @@ pub(super) fn netds(
     let machine = read(vmi)?;
     let container = |index: usize| {
         // Nothing of it is secret: a pod's environment is no place for what volumes hold.
-        let spec = NetdSpec::of(&machine, index).map_err(TemplateError::Invalid)?;
+        let mut spec = NetdSpec::of(&machine, index).map_err(TemplateError::Invalid)?;
+        spec.flows = spec.flows.or(images.netd_flows);
         let value = serde_json::to_string(&spec).map_err(|e| TemplateError::Json(e.to_string()))?;
         if value.len() > MAX_SPEC_BYTES {
             let field =

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::backup;
+use podvirt_api::names::limits::host_name;
 use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
 use podvirt_api::state;
@@ -220,7 +221,7 @@ pub(super) fn pod_volume(volume: &v1::Volume) -> String {
     let taken = beside.contains(&volume.name.as_str())
         || [HOOKS, volume::ACCESS_CREDENTIAL].iter().any(|own| volume.name.starts_with(own));
     if taken || OWN.iter().any(|(own, _)| *own == volume.name) {
-        return format!("vmi-{}", volume.name);
+        return host_name(&format!("vmi-{}", volume.name));
     }
     volume.name.clone()
 }

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use futures::{Stream, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::snapshot;
 use podvirt_api::storage::claim;
-use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
+use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase, Volume};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::act::Target;
 use super::decide::Instance;
 use super::moves::{self, Cdi, Moves};
 use super::reconcile::{Error, Shell};
-use super::{Strategy, is_final};
+use super::view::Reference;
+use super::{Machines, Strategy, is_final};
 use crate::data::look::name_of;
 use crate::data::make::make;
 use crate::data::{Look, look};
@@ -29,48 +29,39 @@ use crate::storage::Storage;
 /// more changes.
 pub(super) fn machines_with(
     change: Result<Option<ObjectRef<DataVolume>>, RecvError>,
-    known: &Store<VirtualMachine>,
-) -> Option<Vec<Result<ObjectRef<VirtualMachine>, watcher::Error>>> {
+    known: &Machines,
+) -> Option<Vec<Reference>> {
     let changed = match change {
         Ok(changed) => changed,
         Err(RecvError::Lagged(_)) => None,
         Err(RecvError::Closed) => return None,
     };
-    let names = |vm: &VirtualMachine, data: &ObjectRef<DataVolume>| {
-        let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
-        let mut volumes = spec.into_iter().flat_map(|spec| &spec.volumes);
-        vm.metadata.namespace == data.namespace
-            && (vm.spec.data_volume_templates.iter().any(|template| name_of(template) == data.name)
-                || volumes.any(|volume| claim(volume).is_some_and(|claim| claim.name == data.name)))
+    let names = |vm: &VirtualMachine, data: &str| {
+        let mut templates = vm.spec.data_volume_templates.iter();
+        templates.any(|template| name_of(template) == data)
+            || volumes(vm).any(|volume| claim(volume).is_some_and(|claim| claim.name == data))
     };
-    let machines = known.state();
-    let concerned = machines.iter().filter(|vm| changed.as_ref().is_none_or(|data| names(vm, data)));
-    Some(concerned.map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect())
+    let data = changed.as_ref();
+    Some(known.naming(data, |vm| data.is_none_or(|data| names(vm, &data.name))))
+}
+
+/// The volumes of a machine's template.
+fn volumes(vm: &VirtualMachine) -> impl Iterator<Item = &Volume> {
+    let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+    spec.into_iter().flat_map(|spec| &spec.volumes)
 }
 
 /// The machines whose status tells of volumes by what has changed of the storage: those with a volume on a claim that changed, and
 /// all with claims where a class did.
-pub(super) fn machines_on(
-    storage: &Storage,
-    machines: &Store<VirtualMachine>,
-) -> impl Stream<Item = Result<ObjectRef<VirtualMachine>, watcher::Error>> + use<> {
-    let with = |machines: &Store<VirtualMachine>, claim: Option<(Option<&str>, &str)>| {
-        let names = |vm: &VirtualMachine| {
-            let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
-            let mut named = spec.into_iter().flat_map(|spec| &spec.volumes).filter_map(snapshot::claim);
-            named.any(|name| {
-                claim.is_none_or(|(namespace, claim)| {
-                    vm.metadata.namespace.as_deref() == namespace && name == claim
-                })
-            })
-        };
-        let all = machines.state();
-        all.iter().filter(|vm| names(vm)).map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect::<Vec<_>>()
+pub(super) fn machines_on(storage: &Storage, machines: &Machines) -> impl Stream<Item = Reference> + use<> {
+    let with = |machines: &Machines, changed: Option<&ObjectRef<PersistentVolumeClaim>>| {
+        let is = |name: &str| changed.is_none_or(|claim| claim.name == name);
+        machines.naming(changed, |vm| volumes(vm).filter_map(snapshot::claim).any(is))
     };
     let [of_claims, of_classes, of_profiles, of_snapshots] = [(); 4].map(|()| machines.clone());
     let claims =
         kept::heard(storage.claims.changes(), move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
-            with(&of_claims, one.map(|one| (one.namespace.as_deref(), one.name.as_str())))
+            with(&of_claims, one)
         });
     let classes = kept::heard(storage.classes.changes(), move |_| with(&of_classes, None));
     let profiles = kept::heard(storage.profiles.changes(), move |_| with(&of_profiles, None));

@@ -50,11 +50,13 @@ fn template(vm: &VirtualMachine) -> &[Volume] {
     spec.map_or(&[], |spec| &spec.volumes)
 }
 
-/// Whether the instance, or one of its pods, has the claim.
+/// Whether the instance, or one of its pods, has the claim. An instance that has ended has none, though it may stay for long.
 fn is_in_instance(vmi: Option<&VirtualMachineInstance>, claim: &str) -> bool {
-    vmi.is_some_and(|vmi| match vmi.spec.volumes.iter().find(|volume| volume.name == claim) {
-        Some(volume) => is_dump(volume, claim),
-        None => vmi.status.volume_status.iter().any(|told| told.name == claim),
+    vmi.filter(|vmi| !is_final(vmi)).is_some_and(|vmi| {
+        match vmi.spec.volumes.iter().find(|volume| volume.name == claim) {
+            Some(volume) => is_dump(volume, claim),
+            None => vmi.status.volume_status.iter().any(|told| told.name == claim),
+        }
     })
 }
 
@@ -207,6 +209,12 @@ mod tests {
             assert_eq!(followed(&vm(at(phase), associated), Some(vmi)), next, "{phase}");
         }
         assert_eq!(followed(&vm(at("Dissociating"), false), None), Value::Null, "it is off");
+        for phase in ["Succeeded", "Failed"] {
+            let mut ended = has.clone();
+            ended.status.phase = Some(phase.into());
+            assert_eq!(followed(&vm(at("Unmounting"), true), Some(&ended)), at("Completed"), "{phase}");
+            assert_eq!(followed(&vm(at("Dissociating"), false), Some(&ended)), Value::Null, "{phase}");
+        }
     }
 
     #[test]

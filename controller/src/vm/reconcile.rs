@@ -28,9 +28,10 @@ use super::act::Target;
 use super::data::{machines_on, machines_with};
 use super::decide::{Action, Instance, decide_by};
 use super::instancetype::{Problem, Shape};
+use super::view::Reference;
 use super::{Machines, memory_dump, request, tracking};
 use crate::data::DataVolumes;
-use crate::failure::Failure;
+use crate::failure::{Failure, REFUSED};
 use crate::kept::{self, Kept, Served};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
@@ -67,7 +68,7 @@ impl Failure for Error {
         match self {
             Self::Cache(_) | Self::Ask(_) => "read",
             Self::Write(_) => "write",
-            Self::Refused(_) => "refused",
+            Self::Refused(_) => REFUSED,
         }
     }
 }
@@ -132,7 +133,7 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
     let (namespaces, namespace_writer) = Kept::new();
     let instances = view.store().clone();
     let data_changes = data.changes();
-    let of_storage = machines_on(&storage, &machines);
+    let of_storage = machines_on(&storage, &shown);
     let of_namespaces = machines_in(&namespaces, &machines, &cluster);
     let of_settings = machines_after_settings(&cluster, &machines);
     let caches = (namespaces.clone(), revisions);
@@ -147,6 +148,10 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
         future::ready(())
     });
     let mut roster = watch::Roster::default();
+    let of_data = stream::unfold((data_changes, shown.clone()), |(mut changes, known)| async move {
+        let found = machines_with(changes.recv().await, &known)?;
+        Some((stream::iter(found), (changes, known)))
+    });
     let of_machines = reflector(writer, watch::all::<VirtualMachine>(&client))
         .inspect_ok(move |event| shown.taken(event))
         .flat_map(move |event| stream::iter(changed_machine(event, &mut roster, &forgetful)));
@@ -155,10 +160,6 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
             let found = machines_of(changes.recv().await, &known)?;
             Some((stream::iter(found), (changes, known)))
         });
-    let of_data = stream::unfold((data_changes, machines.clone()), |(mut changes, known)| async move {
-        let found = machines_with(changes.recv().await, &known)?;
-        Some((stream::iter(found), (changes, known)))
-    });
     let queue = stream::select(of_machines, stream::select(of_instances.flatten(), of_data.flatten()));
     let queue = stream::select(queue, stream::select(of_storage, stream::select(of_namespaces, of_settings)));
 
@@ -177,8 +178,6 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
         });
     tokio::join!(keeping, working, naming);
 }
-
-type Reference = Result<ObjectRef<VirtualMachine>, watcher::Error>;
 
 fn changed_machine(
     event: Result<Event<VirtualMachine>, watcher::Error>,
@@ -267,8 +266,9 @@ fn count(
     }
 }
 
-fn retry(vm: Arc<VirtualMachine>, _: &Error, shell: Arc<Shell>) -> Next {
-    Next::requeue(shell.backoff.failed(vm.uid().unwrap_or_default()))
+fn retry(vm: Arc<VirtualMachine>, error: &Error, shell: Arc<Shell>) -> Next {
+    let delay = shell.backoff.failed(vm.uid().unwrap_or_default());
+    Next::requeue(error.longest_retry().map_or(delay, |longest| delay.min(longest)))
 }
 
 async fn pass(vm: Arc<VirtualMachine>, shell: Arc<Shell>) -> Result<Next, Error> {
@@ -455,15 +455,11 @@ mod tests {
         assert_eq!(lines, [line("read"), line("refused"), line("success")]);
     }
 
-    #[tokio::test]
-    async fn the_failures_of_a_machine_that_went_unseen_are_forgotten() {
-        let mut vm = VirtualMachine::default();
-        vm.metadata.uid = Some("v1".into());
-        vm.metadata.name = Some("vm".into());
+    fn shell() -> Shell {
         let (client, _) = podvirt_daemon::testing::idle("ns");
         let recorder = Recorder::new(client.clone(), "virt-controller", None);
         let cluster = settings::Cluster::fixed(settings::Settings::default());
-        let shell = Shell::new(
+        Shell::new(
             client,
             recorder,
             cluster,
@@ -471,7 +467,28 @@ mod tests {
             DataVolumes::new().0,
             Storage::new().0,
             (Kept::new().0, store().0),
-        );
+        )
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_a_quota_refuses_is_tried_again_soon_however_often_it_failed() {
+        let vm = Arc::new(VirtualMachine::default());
+        for (error, longest) in [
+            (Error::Refused("exceeded quota".into()), 30),
+            (Error::Ask(kube::Error::LinesCodecMaxLineLengthExceeded), 300),
+        ] {
+            let shell = Arc::new(shell());
+            let all: Vec<Next> = (0..20).map(|_| retry(vm.clone(), &error, shell.clone())).collect();
+            assert_eq!(all.last(), Some(&Next::requeue(Duration::from_secs(longest))), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_failures_of_a_machine_that_went_unseen_are_forgotten() {
+        let mut vm = VirtualMachine::default();
+        vm.metadata.uid = Some("v1".into());
+        vm.metadata.name = Some("vm".into());
+        let shell = shell();
         let mut roster = watch::Roster::default();
         let first = shell.backoff.failed("v1".into());
         for event in [Event::Init, Event::InitApply(vm), Event::InitDone] {

@@ -77,6 +77,23 @@ fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -
     data::judge(data.get(namespace, name).as_deref(), name)
 }
 
+/// By which texts machines are found for a claim: the claims of their volumes, and what the name of a claim with their own state contains.
+pub(super) fn index_texts(vmi: &VirtualMachineInstance) -> Vec<String> {
+    let mut texts: Vec<String> = claim_names(vmi).map(ToOwned::to_owned).collect();
+    if state::has_claim(vmi) {
+        texts.push(state::base(vmi.metadata.name.as_deref().unwrap_or_default()));
+    }
+    texts
+}
+
+/// The texts of [`index_texts`] that a machine with the claim of this name may have.
+pub(super) fn lookup_texts(claim: &str) -> Vec<&str> {
+    let parts = claim.match_indices(state::PERSISTENT_STATE_FOR).flat_map(move |(begin, known)| {
+        (begin + known.len()..=claim.len()).filter_map(move |end| claim.get(begin..end))
+    });
+    std::iter::once(claim).chain(parts).collect()
+}
+
 /// Whether a volume of the machine has the claim of this namespace and name, or any claim where none is given. A DataVolume's
 /// claim has the DataVolume's name.
 pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> bool {

@@ -14,7 +14,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::names::label;
@@ -229,9 +229,9 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     });
     let store = view.store().clone();
     let machines = machines(&client, writer, shared.clone(), view.clone());
+    let claims = claims_of_machines(&shared.context.storage.claims, shared.clone(), view.clone());
+    let filled = filled(shared.context.data.changes(), view.clone());
     let launchers = launchers(Api::all(client), shared.clone(), view);
-    let claims = claims_of_machines(&shared.context.storage.claims, shared.clone(), store.clone());
-    let filled = filled(shared.context.data.changes(), store.clone());
     let hooks = backup_hooks::of_cluster(shared.context.cluster.changes(), store.clone());
     let queue = futures::stream::select(machines, futures::stream::select(launchers, hooks));
     let queue = futures::stream::select(queue, futures::stream::select(claims, filled));
@@ -244,9 +244,9 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
 /// The machines without a pod that a DataVolume's change concerns.
 fn filled(
     changes: Receiver<Option<ObjectRef<DataVolume>>>,
-    machines: Store<VirtualMachineInstance>,
+    view: View,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> {
-    let concerned = futures::stream::unfold((changes, machines), |(mut changes, machines)| async move {
+    let concerned = futures::stream::unfold((changes, view), |(mut changes, view)| async move {
         let changed = match changes.recv().await {
             Ok(changed) => changed,
             Err(RecvError::Lagged(_)) => None,
@@ -255,13 +255,12 @@ fn filled(
         let changed = changed.as_ref().map(|data: &ObjectRef<DataVolume>| {
             (data.namespace.as_deref().unwrap_or_default(), data.name.as_str())
         });
-        let found: Vec<_> = machines
-            .state()
-            .iter()
-            .filter(|vmi| phase(vmi) == Phase::Pending && claims::names_one(vmi, changed))
-            .map(|vmi| Ok(Request::from(ObjectRef::from_obj(&**vmi))))
-            .collect();
-        Some((futures::stream::iter(found), (changes, machines)))
+        let is_concerned =
+            |vmi: &VirtualMachineInstance| phase(vmi) == Phase::Pending && claims::names_one(vmi, changed);
+        let machines = view.machines_with(changed, is_concerned);
+        let found: Vec<_> =
+            machines.iter().map(|vmi| Ok(Request::from(ObjectRef::from_obj(&**vmi)))).collect();
+        Some((futures::stream::iter(found), (changes, view)))
     });
     concerned.flatten()
 }
@@ -290,11 +289,7 @@ fn machines(
             shared.claims_told().remove(&uid);
         }
     });
-    let events = events.reflect(writer).inspect_ok(move |event| match event {
-        Event::Apply(vmi) | Event::Delete(vmi) => view.changed(Change::Machine(ObjectRef::from_obj(vmi))),
-        Event::InitDone => view.changed(Change::All),
-        Event::Init | Event::InitApply(_) => {}
-    });
+    let events = events.reflect(writer).inspect_ok(move |event| view.taken(event));
     events.applied_objects().map_ok(|vmi| Request::from(ObjectRef::from_obj(&vmi)))
 }
 
@@ -320,13 +315,12 @@ fn launchers(
 fn claims_of_machines(
     claims: &Kept<PersistentVolumeClaim>,
     shared: Arc<Shared>,
-    store: Store<VirtualMachineInstance>,
+    view: View,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     kept::heard(claims.changes(), move |changed: Option<&ObjectRef<PersistentVolumeClaim>>| {
         // After a break of the watch any may have changed.
         let changed = changed.map(|one| (one.namespace.as_deref().unwrap_or_default(), one.name.as_str()));
-        let machines: Vec<_> =
-            store.state().into_iter().filter(|vmi| claims::names_one(vmi, changed)).collect();
+        let machines = view.machines_with(changed, |vmi| claims::names_one(vmi, changed));
         let mut told = shared.claims_told();
         machines.iter().for_each(|vmi| drop(told.remove(&vmi.uid().unwrap_or_default())));
         let requests = machines.iter().map(|vmi| Ok(Request::from(ObjectRef::from_obj(vmi.as_ref()))));

@@ -168,7 +168,7 @@ pub(crate) fn begins(pod: &Pod, now: Timestamp) -> Option<Result<Trouble, Durati
         return Some(Err((BEGIN_TOLD - passed).unsigned_abs()));
     }
     let image = next.image.as_deref().unwrap_or_default();
-    let volumes: Vec<String> = spec.volumes.iter().flatten().flat_map(made_of).collect();
+    let volumes: Vec<String> = spec.volumes.iter().flatten().flat_map(mount_sources).collect();
     let volumes = if volumes.is_empty() {
         String::new()
     } else {
@@ -188,15 +188,21 @@ pub(crate) fn begins(pod: &Pod, now: Timestamp) -> Option<Result<Trouble, Durati
 }
 
 /// Objects without which a volume cannot be mounted.
-fn made_of(volume: &Volume) -> Vec<String> {
+fn mount_sources(volume: &Volume) -> Vec<String> {
     let claim =
         volume.persistent_volume_claim.iter().map(|c| format!("PersistentVolumeClaim {}", c.claim_name));
-    let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
-    let secrets = projected.filter_map(|source| source.secret.as_ref());
-    let needed = secrets.filter(|secret| secret.optional != Some(true));
-    let map = volume.config_map.iter().filter(|map| map.optional != Some(true));
-    let map = map.map(|map| format!("ConfigMap {}", map.name));
-    claim.chain(needed.map(|secret| format!("Secret {}", secret.name))).chain(map).collect()
+    let secret = volume.secret.iter().map(|s| (s.secret_name.as_deref().unwrap_or_default(), s.optional));
+    let map = volume.config_map.iter().map(|map| (map.name.as_str(), map.optional));
+    let projected = || volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+    let secrets = projected().filter_map(|source| source.secret.as_ref());
+    let secrets = secret.chain(secrets.map(|secret| (secret.name.as_str(), secret.optional)));
+    let maps = projected().filter_map(|source| source.config_map.as_ref());
+    let maps = map.chain(maps.map(|map| (map.name.as_str(), map.optional)));
+    let needed = |kind: &'static str, (name, optional): (&str, Option<bool>)| {
+        (optional != Some(true)).then(|| format!("{kind} {name}"))
+    };
+    let secrets = secrets.filter_map(|secret| needed("Secret", secret));
+    claim.chain(secrets).chain(maps.filter_map(|map| needed("ConfigMap", map))).collect()
 }
 
 fn held_up(container: &ContainerStatus, now: Timestamp) -> Option<(String, String)> {

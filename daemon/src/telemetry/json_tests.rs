@@ -1,80 +1,12 @@
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use tracing::{info, info_span, warn};
 
 use super::*;
+use crate::strict_json::StrictJson;
 
-/// A JSON value of a reader that refuses a key that is there twice.
-#[derive(Debug, PartialEq)]
-enum Strict {
-    Object(BTreeMap<String, Strict>),
-    List(Vec<Strict>),
-    Other(Value),
-}
-
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-
-        impl<'de> Visitor<'de> for Any {
-            type Value = Strict;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("JSON")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
-                let mut object = BTreeMap::new();
-                while let Some((key, value)) = map.next_entry::<String, Strict>()? {
-                    if object.insert(key.clone(), value).is_some() {
-                        return Err(serde::de::Error::custom(format!("the key {key:?} is there twice")));
-                    }
-                }
-                Ok(Strict::Object(object))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Strict, A::Error> {
-                let mut list = Vec::new();
-                while let Some(element) = elements.next_element()? {
-                    list.push(element);
-                }
-                Ok(Strict::List(list))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Strict, E> {
-                Ok(Strict::Other(text.into()))
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Strict, E> {
-                Ok(Strict::Other(number.into()))
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Strict, E> {
-                Ok(Strict::Other(number.into()))
-            }
-
-            fn visit_f64<E>(self, number: f64) -> Result<Strict, E> {
-                Ok(Strict::Other(number.into()))
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
-                Ok(Strict::Other(value.into()))
-            }
-
-            fn visit_unit<E>(self) -> Result<Strict, E> {
-                Ok(Strict::Other(Value::Null))
-            }
-        }
-
-        deserializer.deserialize_any(Any)
-    }
-}
-
-impl Strict {
+impl StrictJson {
     /// The texts at these keys.
     fn texts<const N: usize>(&self, keys: [&str; N]) -> [&str; N] {
         keys.map(|key| match self.at(key) {
@@ -103,7 +35,7 @@ impl Write for Written {
 }
 
 /// The lines that are logged meanwhile.
-fn logged(log: impl FnOnce()) -> Vec<Strict> {
+fn logged(log: impl FnOnce()) -> Vec<StrictJson> {
     let written = Written::default();
     let writer = written.clone();
     let lines = tracing_subscriber::fmt().event_format(Lines).fmt_fields(Fields);
@@ -144,13 +76,13 @@ fn each_key_is_there_once() {
     let [first, second] = lines.as_slice() else { panic!("two lines: {lines:?}") };
     let own = ["level", "message", "field_message", "field_target", "type"];
     assert_eq!(first.texts(own), ["INFO", "a sentence", "a field", "a disk", "x"]);
-    assert_eq!(first.at("field_level"), &Strict::Other(3.into()));
-    assert_eq!(first.at("field_span"), &Strict::Other(true.into()));
+    assert_eq!(first.at("field_level"), &StrictJson::Other(3.into()));
+    assert_eq!(first.at("field_span"), &StrictJson::Other(true.into()));
     assert!(first.texts(["target"])[0].starts_with("podvirt_daemon::telemetry"));
     let span = first.at("span").texts(["name", "field_name", "namespace", "uid"]);
     assert_eq!(span, ["vm", "web", "shop", "u-1"]);
-    assert_eq!(second.at("field_timestamp"), &Strict::Other(Value::from(-1.5)));
-    assert_eq!(second.at("field_field_level"), &Strict::Other(2.into()));
+    assert_eq!(second.at("field_timestamp"), &StrictJson::Other(Value::from(-1.5)));
+    assert_eq!(second.at("field_field_level"), &StrictJson::Other(2.into()));
 }
 
 #[test]

@@ -22,7 +22,9 @@ pub struct Storage {
 /// # Errors
 /// They cannot be made.
 pub fn prepare_storage() -> Result<()> {
-    ["tools", "disk-tiny", "csi", "cdi-operator"].into_iter().try_for_each(|name| image(name).map(drop))
+    ["tools", "disk-tiny", "csi", "cdi-operator", "registry"]
+        .into_iter()
+        .try_for_each(|name| image(name).map(drop))
 }
 
 /// Makes the image of it without what imports data, as [`prepare_storage`].
@@ -34,13 +36,15 @@ pub fn prepare_volumes() -> Result<()> {
 }
 
 impl Cluster {
-    /// Installs volumes and their classes alone; [`prepare_volumes`] has made what it takes.
+    /// Installs volumes and their classes alone, unless the cluster has them; [`prepare_volumes`] has made what it takes.
     ///
     /// # Errors
     /// They do not become ready; what their parts said has been shown.
     pub fn volumes(&self) -> Result<Storage> {
         let storage = Storage { ours: run("cluster/storage", &["status"]).is_err() };
-        run("cluster/storage", &["up"])?;
+        if storage.ours {
+            run("cluster/storage", &["up"])?;
+        }
         Ok(storage)
     }
 

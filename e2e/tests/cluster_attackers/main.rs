@@ -21,6 +21,9 @@ mod peer;
 mod stranger;
 mod tenant;
 
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
@@ -32,6 +35,11 @@ const PODVIRT: &str = "kubevirt";
 /// The machine that means no harm, and its node.
 const HONEST: &str = "honest";
 const NODE: &str = "node1";
+/// Beside attacks the machine is reached anew after this time.
+const GREETING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// An attack: its name, and what it does.
+type Attack<'a> = (&'static str, Box<dyn FnOnce() + Send + 'a>);
 
 /// What a machine on that node says in its `spec`.
 fn on_node() -> String {
@@ -98,6 +106,31 @@ impl<'n> Honest<'n> {
             let what = format!("{when}: a greeting at {address}");
             self.guest.namespace.until(&what, SOON, || Ok(greeting(*address, GREETER))).unwrap();
         }
+    }
+
+    /// Carries out attacks that do not need each other, all at the same time. Until the last of them is over the machine is reached and
+    /// no daemon is started again.
+    fn stands_beside(&mut self, attacks: Vec<Attack<'_>>) {
+        let names: Vec<&str> = attacks.iter().map(|(name, _)| *name).collect();
+        let all = names.join("; ");
+        thread::scope(|scope| {
+            let under_way: Vec<ScopedJoinHandle<'_, ()>> = attacks
+                .into_iter()
+                .map(|(name, attack)| {
+                    let carry_out = move || {
+                        attack();
+                        eprintln!("{name}: over");
+                    };
+                    thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, carry_out).unwrap()
+                })
+                .collect();
+            while !under_way.iter().all(ScopedJoinHandle::is_finished) {
+                self.is_reached(&all);
+                assert_eq!(daemons(self.guest.namespace.cluster()), self.daemons, "beside: {all}");
+                thread::sleep(GREETING_INTERVAL);
+            }
+        });
+        self.is_unhurt(&all);
     }
 
     /// It is the same machine, it is reached, and no daemon was started again.

@@ -9,7 +9,7 @@ use podvirt_e2e::cluster::{ClientPod, Cluster, Namespace, SOON, Security, prepar
 use super::{BACKUP, COMMAND, COPIED, SMALL, claim, is, reason, start, track, write};
 
 /// Size of the machine's disk, MiB.
-const DISK: u64 = 64;
+const DISK: u64 = 32;
 /// The token of the test's backups.
 const TOKEN: &str = "a-token-for-the-test";
 /// The copy of the disk in the client's pod.

@@ -13,7 +13,7 @@ const SHARED: &str = "/srv/shared";
 /// Blocks on each disk that the guest writes, of 4 KiB.
 pub(crate) const BLOCKS: u32 = 64;
 /// Writes to each before and after a move; many more happen while it moves.
-const WRITES: u32 = 16;
+const WRITES: u32 = 8;
 /// Disks on claims that the guest writes all the time, by volume.
 const WRITTEN: [&str; 2] = ["data", "quorum"];
 
@@ -31,7 +31,7 @@ until [ -e stop ]; do
   dd if=new of="$disk" bs=4096 seek=$b conv=notrunc,fsync 2>/dev/null || echo "write $n failed" >>damage
   mv new $b; blockdev --flushbufs "$disk"
   [ ! -e $old ] || check $old
-  echo $n >told; mv told count; usleep 20000
+  echo $n >told; mv told count; usleep 100000
 done
 blockdev --flushbufs "$disk"
 for b in $(ls | grep '^[0-9]*$'); do check "$b"; done
@@ -103,14 +103,16 @@ impl Drop for Volume<'_, '_> {
 
 /// Waits until all writers have written on for a while, and wants no damage.
 pub(crate) fn write_on(namespace: &Namespace<'_>, machine: &mut Machine<'_>, serials: &[&str]) {
-    for serial in serials {
-        machine.sh(&format!("until [ -e /tmp/{serial}/count ]; do usleep 50000; done"));
-        let mut count = || {
-            let said = machine.sh(&format!("(cd /tmp/{serial}; cat damage 2>/dev/null; cat count)"));
-            said.parse::<u32>().with_context(|| format!("{serial}: {said}"))
-        };
-        let begin = count().unwrap();
-        let on = || Ok((count()? >= begin + WRITES).then_some(()));
+    let mut count = |serial: &str| {
+        let said = machine.sh(&format!(
+            "until [ -e /tmp/{serial}/count ]; do usleep 50000; done; (cd /tmp/{serial}; cat damage 2>/dev/null; cat count)"
+        ));
+        said.parse::<u32>().with_context(|| format!("{serial}: {said}"))
+    };
+    // All write at the same time.
+    let begin: Vec<u32> = serials.iter().map(|serial| count(serial).unwrap()).collect();
+    for (serial, begin) in serials.iter().zip(begin) {
+        let on = || Ok((count(serial)? >= begin + WRITES).then_some(()));
         namespace.until("a writer that goes on", SOON, on).unwrap();
     }
 }

@@ -58,7 +58,7 @@ fn drain(subnet: u8, machines: &[&str]) {
         machine.runs_on_one_side();
         machine.is_reached();
     }
-    streams.iter().for_each(Stream::goes_on);
+    Stream::all_go_on(&streams);
     let bytes: Vec<u64> = streams.into_iter().map(Stream::ends_whole).collect();
     println!("bytes of the streams: {bytes:?}");
     assert_eq!(network.held().unwrap(), held);

@@ -110,10 +110,12 @@ impl Stream {
         Duration::from_millis(self.shared.silence.swap(0, Ordering::Relaxed))
     }
 
-    /// Waits until it has gone on from here.
-    pub(crate) fn goes_on(&self) {
-        let to = self.back() + AHEAD;
-        self.until(&format!("bytes up to {to}"), || self.back() >= to);
+    /// Waits until all of these have gone on from here.
+    pub(crate) fn all_go_on(streams: &[Stream]) {
+        let places: Vec<u64> = streams.iter().map(|stream| stream.back() + AHEAD).collect();
+        for (stream, to) in streams.iter().zip(places) {
+            stream.until(&format!("bytes up to {to}"), || stream.back() >= to);
+        }
     }
 
     /// Ends it when all that was sent is back, and returns how much that is.

@@ -41,7 +41,7 @@ impl<'n> Busy<'n> {
 
     /// The streams go on, and nothing is left of what was done.
     pub(crate) fn goes_on(&mut self) {
-        self.streams.iter().for_each(Stream::goes_on);
+        Stream::all_go_on(&self.streams);
         self.leftovers.none(&self.network);
     }
 
@@ -115,7 +115,7 @@ fn long_streams_go_on_while_memory_is_copied_for_minutes() {
         Ok(milliseconds.transpose()?.filter(|ms| u128::from(*ms) > for_.as_millis()))
     };
     namespace.until("a copy that is slow", SLOW * 2, || copied(SLOW)).unwrap();
-    busy.streams.iter().for_each(Stream::goes_on);
+    Stream::all_go_on(&busy.streams);
     // What the streams write is more than that: it would go on for ever.
     busy.machine.virsh(&source.name_any(), &["migrate-setspeed"], &["64"]).unwrap();
     busy.machine.has_moved_within(&migration, &source, SLOW * 3);

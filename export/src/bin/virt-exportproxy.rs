@@ -89,7 +89,10 @@ async fn main() -> Result<()> {
                         tls.store(Some(config));
                         trusted.open();
                     }
-                    Some(Err(error)) => tracing::warn!(%error, "the CA of exports cannot be used"),
+                    Some(Err(error)) => {
+                        let error = &*error as &dyn std::error::Error;
+                        tracing::warn!(error, "the CA of exports cannot be used");
+                    }
                     None => tracing::warn!("ConfigMap {CA} has no certificates"),
                 }
             }

@@ -191,6 +191,20 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_has_become_a_link_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (claim, outside) = (dir.path().join("claim"), dir.path().join("outside"));
+        fs::create_dir_all(claim.join("own")).unwrap();
+        fs::create_dir_all(outside.join("deep")).unwrap();
+        symlink(&outside, claim.join("a")).unwrap();
+        let root = open(&claim, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        assert!(subdirectory(&root, Path::new("./own")).unwrap().is_some());
+        for path in ["a", "./a/deep", "own/../../outside", "gone"] {
+            assert!(subdirectory(&root, Path::new(path)).unwrap().is_none(), "{path}");
+        }
+    }
+
+    #[test]
     fn nothing_from_outside_is_packed_while_links_are_swapped_in() {
         let dir = tempfile::tempdir().unwrap();
         let (claim, outside) = (dir.path().join("claim"), dir.path().join("outside"));

@@ -7,7 +7,9 @@ use axum::Router;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use podvirt_api::export::{TOKEN_HEADER, data, restored_name, volume_path};
+use podvirt_api::export::{
+    TOKEN_HEADER, data, data_volume_key, header_secret_name, restored_name, volume_path,
+};
 use serde_json::{Value, json};
 
 use super::token::Token;
@@ -73,17 +75,13 @@ async fn object(place: &Path, name: &str) -> Result<Value, Refusal> {
     serde_json::from_str(&text).map_err(|error| failed(&place.join(name), &error.into()))
 }
 
-fn secret_name(export: &str) -> String {
-    format!("header-secret-{export}")
-}
-
 async fn secret(place: &Path, token: &Token) -> Result<Vec<Value>, Refusal> {
     let export = text(place, data::EXPORT).await?;
     let token = token.read().await.map_err(|error| failed(Path::new("token"), &error))?;
     Ok(vec![json!({
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": secret_name(&export)},
+        "metadata": {"name": header_secret_name(&export)},
         "stringData": {"token": format!("{TOKEN_HEADER}:{token}")},
     })])
 }
@@ -107,7 +105,7 @@ async fn all(place: &Path, gzips: &[String], from: From) -> Result<Vec<Value>, R
         json!({"http": {
             "url": url.unwrap_or_default(),
             "certConfigMap": name,
-            "secretExtraHeaders": [secret_name(&export)],
+            "secretExtraHeaders": [header_secret_name(&export)],
         }})
     };
     for template in machine["spec"]["dataVolumeTemplates"].as_array_mut().into_iter().flatten() {
@@ -120,7 +118,7 @@ async fn all(place: &Path, gzips: &[String], from: From) -> Result<Vec<Value>, R
     let claims = claims(&machine);
     let mut objects = vec![ca, machine];
     for claim in claims {
-        let path = format!("{}{claim}", data::DATA_VOLUME);
+        let path = data_volume_key(&claim);
         if tokio::fs::try_exists(place.join(&path)).await.unwrap_or(false) {
             let mut volume = object(place, &path).await?;
             volume["spec"]["source"] = source(&claim);

@@ -37,8 +37,8 @@ impl End {
         }
     }
 
-    /// The machine's last state in the words of the report.
-    pub(super) fn last_state(&self, panicked: bool) -> Final {
+    /// The machine's last state in the words of the report, with what QEMU has written at its end.
+    pub(super) fn last_state(&self, panicked: bool, emulator_output: Option<&str>) -> Final {
         let (status, reason) = match self.ending {
             Ending::ShutDown => (Status::Shutoff, reason::SHUTDOWN),
             Ending::Migrated => (Status::Shutoff, reason::MIGRATED),
@@ -49,7 +49,11 @@ impl End {
                 (Status::Shutoff, reason::FAILED)
             }
         };
-        Final { status, reason, message: self.ending.to_string(), with_pod: self.with_pod }
+        let message = match emulator_output {
+            Some(output) => format!("{}; the end of QEMU's log: {output}", self.ending),
+            None => self.ending.to_string(),
+        };
+        Final { status, reason, message, with_pod: self.with_pod }
     }
 }
 
@@ -72,9 +76,11 @@ mod tests {
         ];
         for (ending, panicked, status, reason, code) in cases {
             let end = End::new(ending, &Facts::default());
-            let last = end.last_state(panicked);
+            let last = end.last_state(panicked, None);
             assert_eq!((last.status, last.reason, end.exit_code()), (status, reason, code), "{end:?}");
             assert!(!last.with_pod, "the launcher was not told to end");
+            let with_output = end.last_state(panicked, Some("an assertion failed")).message;
+            assert_eq!(with_output, format!("{}; the end of QEMU's log: an assertion failed", last.message));
         }
     }
 
@@ -95,7 +101,11 @@ mod tests {
         ] {
             for (facts, expected) in [(&told, with_told), (&deleted, with_deleted)] {
                 let end = End::new(ending.clone(), facts);
-                assert_eq!((end.exit_code(), end.last_state(false).with_pod), expected, "{end:?} {facts:?}");
+                assert_eq!(
+                    (end.exit_code(), end.last_state(false, None).with_pod),
+                    expected,
+                    "{end:?} {facts:?}"
+                );
             }
         }
     }

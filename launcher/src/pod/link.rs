@@ -1,4 +1,5 @@
-//! What netd knows of the guest's network, by its control socket: the pod's addresses, which lead to the guest.
+//! What netd knows of the guest's network, by its control socket: the pod's addresses, which lead to the guest, and whether it refuses
+//! new flows because there are too many.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -14,11 +15,12 @@ use podvirt_proto::netd::v1::netd_client::NetdClient;
 use podvirt_proto::netd::v1::{Link, StatusRequest, WatchLinkRequest, WatchLinkResponse};
 use tokio::net::UnixStream;
 use tokio::sync::watch::Receiver;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tracing::debug;
 
+use super::flow_limit;
 use super::shared::{Facts, Links, ManifestInterface, Shared};
 
 /// The first pause before a netd that did not answer is asked again: a guest that starts is of most interest.
@@ -82,12 +84,21 @@ async fn told(shared: &Shared, interface: &ManifestInterface, pause: &mut Durati
         Ok::<_, Status>((links.message().await?, links))
     };
     let (mut message, mut links) = timeout(ANSWER, first).await.map_err(late)??;
-    while let Some(WatchLinkResponse { link }) = message {
+    while let Some(next) = message {
         *pause = FIRST_PAUSE;
-        set(shared, Links::from([(interface.name.clone(), pod_addresses(link.unwrap_or_default()))]));
+        note(shared, interface, next);
         message = links.message().await?;
     }
     Ok(())
+}
+
+/// Notes what a message of the netd of `interface` says.
+fn note(shared: &Shared, interface: &ManifestInterface, message: WatchLinkResponse) {
+    let WatchLinkResponse { link, refused_flows } = message;
+    if let Some(refused) = refused_flows {
+        flow_limit::warn(shared, &interface.name, refused, Instant::now());
+    }
+    set(shared, Links::from([(interface.name.clone(), pod_addresses(link.unwrap_or_default()))]));
 }
 
 /// Until the machine's interfaces are others than these.
@@ -127,4 +138,28 @@ pub(crate) async fn addresses(netd: &mut NetdClient<Channel>) -> Result<Vec<Stri
 fn pod_addresses(link: Link) -> Vec<String> {
     let families = [link.v4, link.v6].into_iter().flatten();
     families.map(|family| family.pod).filter(|ip| !ip.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use podvirt_proto::netd::v1::{Family, RefusedFlows};
+    use tokio::sync::mpsc;
+
+    use super::super::shared::Identity;
+    use super::*;
+
+    #[test]
+    fn netd_tells_the_pods_addresses_and_the_user_hears_of_flows_that_it_refuses() {
+        let shared = Shared::new(Identity::default(), mpsc::channel(1).0);
+        let interface = ManifestInterface { name: "default".into(), ..ManifestInterface::default() };
+        let v4 = Family { pod: "10.1.0.7".into(), ..Family::default() };
+        let link = Some(Link { v4: Some(v4), ..Link::default() });
+        note(&shared, &interface, WatchLinkResponse { link: link.clone(), refused_flows: None });
+        assert_eq!(shared.links.borrow()["default"], ["10.1.0.7"]);
+        assert_eq!(shared.first_event(), None);
+        let refused_flows = Some(RefusedFlows { limit: 4, count: 1 });
+        note(&shared, &interface, WatchLinkResponse { link, refused_flows });
+        assert_eq!(shared.first_event().unwrap().reason, "FlowLimit");
+        assert_eq!(shared.links.borrow()["default"], ["10.1.0.7"]);
+    }
 }

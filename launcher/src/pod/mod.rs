@@ -45,7 +45,9 @@ mod descriptor;
 mod devices;
 mod downward;
 mod dump;
+mod emulator_log;
 mod end;
+mod flow_limit;
 mod freeze;
 #[cfg(test)]
 mod freezer_tests;
@@ -178,7 +180,7 @@ async fn with_daemons(
     let panicked = shared.view.borrow().panicked;
     let end = End::new(ending, &shared.facts.borrow());
     shared.facts.send_modify(|facts| {
-        facts.ended = Some(end.last_state(panicked));
+        facts.ended = Some(end.last_state(panicked, facts.emulator_output.as_deref()));
         migration::ended(facts, &end.ending);
     });
     let last_words = if end.ending == Ending::Migrated { LAST_WORDS_MIGRATED } else { LAST_WORDS };

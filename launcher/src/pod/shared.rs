@@ -14,6 +14,7 @@ use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::backup::Pull;
+use super::flow_limit::FlowLimit;
 use super::freeze::Freezes;
 use super::held::Held;
 use super::link::Netds;
@@ -62,6 +63,8 @@ pub(super) struct Facts {
     pub(super) waiting_since: Option<Duration>,
     /// What went wrong last.
     pub(super) message: String,
+    /// What QEMU has written before it ended by itself.
+    pub(super) emulator_output: Option<String>,
     /// Whether the guest's file systems are frozen.
     pub(super) frozen: bool,
     /// What became of the last attempt to have the guest's agent set the machine's credentials; none: there was no attempt.
@@ -174,6 +177,8 @@ pub(super) struct Shared {
     pub(super) links: watch::Sender<Links>,
     /// How the netds of the pod are asked.
     pub(super) netds: Netds,
+    /// When the machine's user last heard that a netd refuses flows.
+    pub(super) flow_limit: FlowLimit,
     /// The present report.
     pub(super) report: watch::Sender<Domain>,
     /// Number of the last report that the handler has taken.
@@ -222,6 +227,7 @@ impl Shared {
             credentials: watch::Sender::default(),
             links: watch::Sender::new(Links::default()),
             netds: Netds::default(),
+            flow_limit: FlowLimit::default(),
             report: watch::Sender::new(report),
             taken: watch::Sender::new(0),
             sync,

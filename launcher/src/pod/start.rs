@@ -6,8 +6,6 @@
 //! with the last words of that log.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +17,7 @@ use tracing::{Instrument, info, warn};
 
 use super::prepare::{Prepared, prepare};
 use super::shared::{Facts, Shared, Wanted};
-use super::{migration, nics, report};
+use super::{emulator_log, migration, nics, report};
 use crate::hypervisor::Connector;
 use crate::life::Ending;
 use crate::life::runner::{Life, View, Wish, run as live};
@@ -175,6 +173,13 @@ impl Starter {
             () = self.explains(&log) => living.await,
         };
         drop(words);
+        // Where the guest's kernel has panicked, QEMU's log has no cause.
+        let panicked = self.shared.view.borrow().panicked;
+        if matches!(ending, Ending::Crashed | Ending::Lost) && !panicked {
+            let output = emulator_log::output(&emulator_log::tail(&log));
+            warn!(output, "QEMU ended by itself; the end of its log");
+            self.shared.facts.send_modify(|facts| facts.emulator_output = output);
+        }
         // The disks are opened by way of these until the end.
         drop((files, holds, metrics));
         Attempt::Ended(ending)
@@ -220,7 +225,7 @@ impl Starter {
         let starts = async {
             sleep(SLOW).await;
             loop {
-                let words = last_words(&tail(log));
+                let words = emulator_log::last_message(&emulator_log::tail(log));
                 self.shared.facts.send_modify(|facts| facts.explain(slow(words.as_deref())));
                 sleep(LOOK).await;
             }
@@ -245,8 +250,6 @@ fn by(reason: &str, authors: Option<&str>) -> String {
 
 /// What is waited for while the hypervisor starts the domain.
 const QEMU: &str = "QEMU, which is starting";
-/// How much of a log's end is looked at, bytes.
-const TAIL: u64 = 8 * 1024;
 
 /// What is told of a start that lasts.
 fn slow(words: Option<&str>) -> String {
@@ -254,25 +257,6 @@ fn slow(words: Option<&str>) -> String {
         Some(words) => format!("{QEMU}; the last line of its log: {words}"),
         None => format!("{QEMU}; its log says nothing yet"),
     }
-}
-
-/// The end of a file; nothing where it cannot be read.
-fn tail(path: &Path) -> String {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-        let mut bytes = Vec::new();
-        file.take(TAIL).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
-}
-
-/// The last line of a domain's log that is QEMU's own, without its time: libvirt writes the command line there, too.
-fn last_words(log: &str) -> Option<String> {
-    let own = |line: &str| Some(line.split_once("Z qemu")?.1.split_once(": ")?.1.trim().to_owned());
-    log.lines().rev().find_map(own)
 }
 
 #[cfg(test)]

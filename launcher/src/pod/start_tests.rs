@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::hypervisor::{EventSink, Hypervisor, HypervisorError};
+use crate::pod::emulator_log::{last_message, tail};
 
 /// As libvirt 11 and QEMU 10 write it.
 const LOG: &str = "2026-11-23 01:02:03.004+0000: starting up libvirt version: 11.3.0\n\
@@ -13,15 +14,15 @@ const LOG: &str = "2026-11-23 01:02:03.004+0000: starting up libvirt version: 11
 
 #[test]
 fn the_last_words_are_qemus_own_and_the_same_each_time() {
-    let words = last_words(LOG).unwrap();
+    let words = last_message(LOG).unwrap();
     assert!(words.ends_with("you are asking more queues than supported: 1"), "{words}");
     assert!(!words.contains("2026"), "a repeated line changes nothing that is told");
-    assert_eq!(last_words(&LOG[..150]), None);
+    assert_eq!(last_message(&LOG[..150]), None);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("log");
     assert_eq!(tail(&file), "");
     std::fs::write(&file, "x".repeat(10_000) + LOG).unwrap();
-    assert_eq!(last_words(&tail(&file)).unwrap(), words);
+    assert_eq!(last_message(&tail(&file)).unwrap(), words);
     assert!(slow(Some(&words)).ends_with(&words) && slow(None).contains("says nothing"));
 }
 
@@ -126,7 +127,7 @@ async fn what_cannot_be_prepared_is_told_with_its_causes_and_no_more_waited_for(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_lasts_is_told_with_qemus_last_words() {
+async fn a_start_that_lasts_is_told_with_qemus_last_message() {
     let logs = tempfile::tempdir().unwrap();
     let log = logs.path().join("n.log");
     let (starter, ..) = starter(logs.path());
@@ -143,7 +144,7 @@ async fn a_start_that_lasts_is_told_with_qemus_last_words() {
     assert_eq!(what, QEMU);
     assert_eq!(after(2).await, (slow(None), since));
     std::fs::write(&log, LOG).unwrap();
-    let words = last_words(LOG).unwrap();
+    let words = last_message(LOG).unwrap();
     assert_eq!(after(5).await, (slow(Some(&words)), since), "what is found out begins no wait");
     starter.shared.view.send_modify(|view| view.starting = false);
     after(1).await;

@@ -68,7 +68,7 @@ pub struct Args {
     /// Presets and ports that are never forwarded: istio, linkerd, 9000-9010; or none (ports.reserved)
     #[arg(long, value_name = "PORTS")]
     pub reserved: Option<String>,
-    /// A mesh's proxy may be in the pod, default true; false: listed ports of the presets are forwarded (ports.mesh)
+    /// A mesh's proxy may be in the pod, default true; false: ports of the presets are forwarded (ports.mesh)
     #[arg(long, value_name = "BOOL")]
     pub mesh: Option<String>,
     /// Where the sockets of 'all' ports are lent to the helper that can steer every port to them (ports.steering)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use query::{FlowQuery, QueryError};
+use tokio::sync::watch;
 
 use crate::counters::Counters;
 use crate::net::Link;
@@ -122,6 +123,15 @@ pub struct Status {
     pub tcp_states: Vec<(&'static str, u32)>,
 }
 
+/// New flows that were refused because the flow table had no place for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedFlows {
+    /// How many flows there may be.
+    pub limit: u32,
+    /// How many were refused since start, as far as the log has them.
+    pub count: u64,
+}
+
 /// The calls that the datapath answers.
 pub trait Control: Send + Sync + 'static {
     /// The present status; None when the worker has ended.
@@ -138,6 +148,8 @@ pub trait Control: Send + Sync + 'static {
     fn set_link(&self, link: Arc<Link>);
     /// The counters. Does not block.
     fn counters(&self) -> Arc<Counters>;
+    /// The flows that the full flow table has refused, as they are logged. Does not block.
+    fn refused(&self) -> watch::Receiver<RefusedFlows>;
     /// Shows every frame to `tap` from now on; false when the worker has ended.
     fn tap(&self, tap: Tap) -> bool;
     /// Forgets the tap of this number. Does not block.

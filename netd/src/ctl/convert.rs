@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use podvirt_proto::netd::v1 as proto;
 
-use crate::control::{FlowInfo, FlowKind, PortInfo, Status};
+use crate::control::{FlowInfo, FlowKind, PortInfo, RefusedFlows, Status};
 use crate::counters::{Counters, Reason};
 use crate::net::{Link, Mode, Route};
 use crate::port::{PortRule, Proto};
@@ -88,6 +88,12 @@ pub(super) fn link(l: &Link) -> proto::Link {
             rules: texts(&l.egress.rules),
         }),
     }
+}
+
+/// The flows of `refused` that a client does not know, who knows `known` of them; none where it knows all.
+pub(super) fn refused_flows(refused: RefusedFlows, known: u64) -> Option<proto::RefusedFlows> {
+    let count = refused.count.saturating_sub(known);
+    (count > 0).then_some(proto::RefusedFlows { limit: refused.limit, count })
 }
 
 fn routes<N: ToString, A: ToString>(routes: &[Route<N, A>]) -> Vec<String> {

@@ -138,7 +138,8 @@ impl Netd for ControlServer {
         &self,
         _: Request<proto::WatchLinkRequest>,
     ) -> Result<Response<Self::WatchLinkStream>, Status> {
-        Ok(Response::new(link::stream(self.links.clone(), self.ending.subscribe())))
+        let (links, refused) = (self.links.clone(), self.control.refused());
+        Ok(Response::new(link::stream(links, refused, self.ending.subscribe())))
     }
 
     async fn offer(&self, _: Request<proto::OfferRequest>) -> Result<Response<proto::OfferResponse>, Status> {

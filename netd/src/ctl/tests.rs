@@ -17,7 +17,9 @@ use super::metrics::Metrics;
 use super::server::ControlServer;
 use super::*;
 use crate::config::ports::Reserved;
-use crate::control::{Control, FlowInfo, FlowKind, FlowQuery, PortInfo, SocketInfo, Status, TcpInfo};
+use crate::control::{
+    Control, FlowInfo, FlowKind, FlowQuery, PortInfo, RefusedFlows, SocketInfo, Status, TcpInfo,
+};
 use crate::counters::{Counters, Reason};
 use crate::net::{Link, test_link};
 use crate::port::{PortRule, Proto};
@@ -30,6 +32,7 @@ pub(super) struct Fake {
     link: Mutex<Arc<Link>>,
     pub(super) counters: Arc<Counters>,
     flows: usize,
+    refused: watch::Sender<RefusedFlows>,
     taps: Arc<Mutex<Vec<Tap>>>,
 }
 
@@ -41,6 +44,7 @@ impl Fake {
             link: Mutex::new(Arc::new(test_link())),
             counters: Arc::default(),
             flows: 600,
+            refused: watch::Sender::default(),
             taps: Arc::default(),
         }
     }
@@ -122,6 +126,10 @@ impl Control for Fake {
         self.counters.clone()
     }
 
+    fn refused(&self) -> watch::Receiver<RefusedFlows> {
+        self.refused.subscribe()
+    }
+
     fn tap(&self, tap: Tap) -> bool {
         self.taps.lock().unwrap().push(tap);
         self.running
@@ -177,6 +185,28 @@ fn the_link_is_told_at_once_and_when_it_changes_until_the_server_ends() {
         keep.send((client, messages)).unwrap();
     });
     drop(kept);
+}
+
+#[test]
+fn flows_that_a_full_table_refuses_are_told_with_the_link_and_those_before_the_call_are_not() {
+    let (present, links) = watch::channel(Arc::new(test_link()));
+    let fake = Fake::new();
+    let refused = fake.refused.clone();
+    refused.send_replace(RefusedFlows { limit: 4, count: 2 });
+    let told = async |messages: &mut Streaming<proto::WatchLinkResponse>| {
+        let message = messages.message().await.unwrap().unwrap();
+        (message.link.unwrap().mtu, message.refused_flows)
+    };
+    with_server(fake, links, async |path| {
+        let mut client = Client::connect(&path).await.unwrap();
+        let mut messages = client.watch_link().await.unwrap();
+        assert_eq!(told(&mut messages).await, (test_link().mtu.into(), None));
+        refused.send_modify(|refused| refused.count += 3);
+        let flows = proto::RefusedFlows { limit: 4, count: 3 };
+        assert_eq!(told(&mut messages).await, (test_link().mtu.into(), Some(flows)));
+        present.send_replace(Arc::new(Link { mtu: 1400, ..test_link() }));
+        assert_eq!(told(&mut messages).await, (1400, None), "they are told once");
+    });
 }
 
 fn tcp(pod: u16, guest: u16) -> proto::PortRule {

@@ -4,7 +4,7 @@ use clap::Parser;
 use futures::FutureExt;
 
 use super::*;
-use crate::control::{FlowInfo, FlowQuery, Status};
+use crate::control::{FlowInfo, FlowQuery, RefusedFlows, Status};
 use crate::counters::Counters;
 use crate::net::Link;
 use crate::tap::Tap;
@@ -44,6 +44,9 @@ impl Control for Worker {
     fn set_link(&self, _: Arc<Link>) {}
     fn counters(&self) -> Arc<Counters> {
         Arc::default()
+    }
+    fn refused(&self) -> tokio::sync::watch::Receiver<RefusedFlows> {
+        tokio::sync::watch::channel(RefusedFlows::default()).1
     }
     fn tap(&self, _: Tap) -> bool {
         false

@@ -343,17 +343,21 @@ pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
     Ok(s)
 }
 
+/// An address of the family of `any` to which every socket has a way, and from which nothing comes.
+fn quiet_peer(any: IpAddr) -> IpAddr {
+    match any {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        // An interface of IPv6 leads to ::1 only by a default route, and to groups by itself.
+        IpAddr::V6(_) if INTERFACE.get().is_some() => GROUP.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
 /// A UDP socket of a port for datagrams to many peers, of the family of `any`. One that does not `hear` is
 /// connected: what others send to the port is not for it.
 pub(crate) fn udp_outlet(any: IpAddr, port: u16, hears: bool) -> io::Result<Socket> {
     if !hears {
-        let peer = match any {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            // An interface of IPv6 leads to ::1 only by a default route, and to groups by itself.
-            IpAddr::V6(_) if INTERFACE.get().is_some() => GROUP.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        return udp_flow(None, port, SocketAddr::new(peer, port));
+        return udp_flow(None, port, SocketAddr::new(quiet_peer(any), port));
     }
     let s = udp_open(any, port)?;
     if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {

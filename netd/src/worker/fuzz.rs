@@ -70,6 +70,7 @@ impl Bench {
             link: Arc::new(link),
             asks: false,
             source_ports: SourcePorts::of_pod(&Ports::default()),
+            refused: Default::default(),
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
             spins: false,

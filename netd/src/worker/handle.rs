@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use podvirt_proto::hold;
+use tokio::sync::watch;
 
 use super::command::{Command, Mailbox};
 use crate::config::ports::Reserved;
-use crate::control::{Control, FlowInfo, FlowQuery, PortInfo, Status};
+use crate::control::{Control, FlowInfo, FlowQuery, PortInfo, RefusedFlows, Status};
 use crate::counters::Counters;
 use crate::net::Link;
 use crate::port::{PortRule, Proto};
@@ -28,8 +29,8 @@ pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
     counters: Arc<[Arc<Counters>]>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
-    /// How many flows there may be.
-    flows: u32,
+    /// How many flows there may be, and how many were refused for that.
+    refused: watch::Receiver<RefusedFlows>,
     /// The pod's ports that are no guest's.
     reserved: Arc<Reserved>,
 }
@@ -39,10 +40,10 @@ impl Handle {
         mailboxes: Arc<[Mailbox]>,
         counters: Arc<[Arc<Counters>]>,
         threads: Vec<JoinHandle<()>>,
-        flows: u32,
+        refused: watch::Receiver<RefusedFlows>,
         reserved: Arc<Reserved>,
     ) -> Self {
-        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), flows, reserved }
+        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), refused, reserved }
     }
 
     /// Asks the workers to end; their sockets are closed, connections reset.
@@ -160,7 +161,7 @@ impl Handle {
 
     /// How many flows there may be.
     pub(crate) fn most_flows(&self) -> u32 {
-        self.flows
+        self.refused.borrow().limit
     }
 
     /// The pod's ports that are no guest's.
@@ -288,6 +289,10 @@ impl Control for Handle {
             [only] => only.clone(),
             several => Arc::new(Counters::sum(several.iter().map(Arc::as_ref))),
         }
+    }
+
+    fn refused(&self) -> watch::Receiver<RefusedFlows> {
+        self.refused.clone()
     }
 
     fn tap(&self, tap: Tap) -> bool {

@@ -37,7 +37,7 @@
 //! | `peers` | the other workers | `peers` |
 //! | `met` | the flows that the latest turns had something of | `spin` |
 //! | in `tx` and `receiveq` | headers of drivers that know the legacy interface alone | `legacy` |
-//! | `refusals` | what the log was told of flows that were refused | `refusals` |
+//! | `refusals` | what the log and clients were told of flows that were refused | `refusals` |
 //! | `life` | whether the worker runs, stands still or ends | `life`, `freeze`, `requests` |
 //!
 //! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
@@ -78,8 +78,10 @@ use std::thread;
 use std::time::Duration;
 
 pub use handle::Handle;
+use tokio::sync::watch;
 
 use crate::config::ports::Ports;
+use crate::control::RefusedFlows;
 use crate::counters::Counters;
 use crate::limits::{Limits, MAX_QUEUE_PAIRS, Timeouts};
 use crate::net::Link;
@@ -176,6 +178,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
     let reserved = Arc::new(port_spec.reserved.clone());
     let carriers = Arc::new(listening::carriers::Carriers::new(port_spec));
+    let refused = watch::Sender::new(RefusedFlows { limit: limits.flows, count: 0 });
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
     let mut workers = Vec::with_capacity(pairs);
@@ -183,7 +186,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let peers = peers::Peers::new(index, shared.clone(), mailboxes.clone());
         let counters = all[index].clone();
         let (link, carriers) = (link.clone(), carriers.clone());
-        let (asks, source_ports) = (ask_guest, source_ports.clone());
+        let (asks, source_ports, refused) = (ask_guest, source_ports.clone(), refused.clone());
         let parts = turn::Parts {
             limits,
             timeouts,
@@ -195,6 +198,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
             peers,
             carriers,
             source_ports,
+            refused,
         };
         workers.push(turn::Worker::new(parts, inbox)?);
     }
@@ -227,7 +231,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let name = if pairs == 1 { "netd-worker".into() } else { format!("netd-worker-{index}") };
         threads.push(thread::Builder::new().name(name).spawn(run)?);
     }
-    Ok(Handle::new(mailboxes, all.into(), threads, limits.flows, reserved))
+    Ok(Handle::new(mailboxes, all.into(), threads, refused.subscribe(), reserved))
 }
 
 /// Takes the other workers along when one ends, however it does, and those that run when not all can be started.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use tokio::sync::watch;
 
 use super::command::{Command, Inbox};
 use super::echo::Echoes;
@@ -25,6 +26,7 @@ use super::slow::Slow;
 use super::source_ports::SourcePorts;
 use super::spin::Met;
 use super::transmit::Transmit;
+use crate::control::RefusedFlows;
 use crate::counters::Counters;
 use crate::flow::{FlowId, Key};
 use crate::guest::Services;
@@ -68,6 +70,7 @@ pub(super) struct Parts {
     pub(super) peers: Peers,
     pub(super) carriers: Arc<Carriers>,
     pub(super) source_ports: SourcePorts,
+    pub(super) refused: watch::Sender<RefusedFlows>,
 }
 
 /// The worker. See the [module](super) for its theory. What its parts keep to themselves is private to the directory or file
@@ -109,8 +112,19 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(parts: Parts, inbox: Inbox) -> io::Result<Self> {
-        let Parts { limits, timeouts, link, asks, counters, peek, spins, peers, carriers, source_ports } =
-            parts;
+        let Parts {
+            limits,
+            timeouts,
+            link,
+            asks,
+            counters,
+            peek,
+            spins,
+            peers,
+            carriers,
+            source_ports,
+            refused,
+        } = parts;
         let clock = peers.shared.clock;
         let now = clock.now();
         // A datagram's fragments come by one ring: each worker has its part of the bounds.
@@ -131,7 +145,7 @@ impl Worker {
             spins,
             met: Met::default(),
             life: Life::new(now),
-            refusals: Refusals::default(),
+            refusals: Refusals::new(refused),
             receiveq: ReceiveQueue::new(link.clone(), counters.clone()),
             guest: Guest::new(link),
             queues: Queues::default(),

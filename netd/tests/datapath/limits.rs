@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 
 use etherparse::PacketBuilder;
+use netd::control::Control as _;
 use netd::counters::Reason;
 use netd::limits::Limits;
 
@@ -35,6 +36,8 @@ fn a_full_flow_table_refuses_by_reset() {
             assert_refused_late(bed.client.connect(family.pod(7000)));
         }
         assert_eq!(bed.netd.dropped(Reason::FlowLimit), 4);
+        let refused = || Some(*bed.netd.control.refused().borrow()).filter(|refused| refused.count > 0);
+        assert_eq!(eventually("word of it", refused).limit, 4);
         // Datagrams as well.
         bed.guest.udp(v4.guest(6000)).send_to(b"hello", v4.client(5000)).unwrap();
         eventually("a drop", || (bed.netd.dropped(Reason::FlowLimit) == 5).then_some(()));

@@ -199,6 +199,26 @@ fn flows_of_a_pair_that_is_disabled_go_on_by_another() {
 }
 
 #[test]
+fn flows_of_a_pair_that_comes_back_soon_after_the_first_stay_with_it() {
+    with_pod(pairs(2), |pod| {
+        let mut double = plug(pod);
+        let client = pod.client.udp(pod.families()[0].client(5000));
+        assert!(double.pairs()[1].send(&datagram(6000, b"hello")).unwrap());
+        let (_, from) = client.recv_from(&mut [0; 64]).unwrap();
+        for pair in [0, 1] {
+            double.enable(pair, false).unwrap();
+        }
+        for pair in [0, 1] {
+            // As a frontend that gets no processor between the two.
+            std::thread::sleep(Duration::from_millis(100));
+            double.enable(pair, true).unwrap();
+        }
+        answer(&mut double, 1, &client, from, b"here");
+        assert_eq!(pod.netd.counters().pair_flows_moved.get(), 0);
+    });
+}
+
+#[test]
 fn without_any_pair_flows_wait_for_the_first_that_comes_back() {
     with_pod(pairs(2), |pod| {
         let mut double = plug(pod);

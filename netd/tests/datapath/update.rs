@@ -123,7 +123,8 @@ impl Flows {
     fn work(&self, double: &mut Double, what: &str) {
         for (i, seen) in (0..).zip(&self.seen) {
             self.client.send_to(format!("{what} {i}").as_bytes(), seen).unwrap();
-            let got = received(double, usize::from(i) % PAIRS, TIMEOUT).expect("not on its pair");
+            let got = received(double, usize::from(i) % PAIRS, TIMEOUT)
+                .unwrap_or_else(|| panic!("flow {i} is not on its pair {what}"));
             assert_eq!(got, format!("{what} {i}").as_bytes());
             assert_eq!(self.say(double, i, what), *seen);
         }

@@ -22,6 +22,7 @@ use crate::config::Settings;
 use crate::explain::{ApiError, Asked, Cause, cause};
 use crate::target::{Object, Target};
 
+mod change;
 pub(crate) mod objects;
 
 /// Group of the API that starts, stops and streams.

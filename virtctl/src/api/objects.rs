@@ -1,4 +1,4 @@
-//! Objects as kubectl handles them: read, made, replaced, changed by a JSON patch.
+//! Objects as kubectl handles them: read, made, changed by a JSON patch, deleted.
 
 use http::header::{self, HeaderValue};
 use http::{Method, Request};
@@ -118,20 +118,6 @@ impl Cluster {
         manifest: &impl Serialize,
     ) -> Result<Value, ApiError> {
         self.send(of, ("create", Method::POST), of.collection(namespace), manifest).await
-    }
-
-    /// Puts an object in the place of the stored one.
-    ///
-    /// # Errors
-    /// When the answer is no success or no JSON.
-    pub(crate) async fn replace(
-        &self,
-        of: Resource,
-        namespace: &str,
-        name: &str,
-        object: &Value,
-    ) -> Result<Value, ApiError> {
-        self.send(of, ("update", Method::PUT), format!("{}/{name}", of.collection(namespace)), object).await
     }
 
     /// Changes an object by the steps of a JSON patch (RFC 6902).

@@ -34,14 +34,22 @@ pub(super) async fn run(cluster: &Cluster, args: &EvacuateCancel) -> anyhow::Res
         };
         vec![Object::new(kind, &args.name, cluster.namespace())?]
     };
+    let mut failures = Vec::new();
     for object in &objects {
-        cluster.put(object, SUBRESOURCE, &options).await.map_err(|error| error.explain(WORD, object))?;
+        if let Err(error) = cluster.put(object, SUBRESOURCE, &options).await {
+            // The other machines of the node are let stay all the same.
+            failures.push(error.explain(WORD, object).to_string());
+            continue;
+        }
         say(&format!(
             "{} {}/{} is no longer marked for evacuation",
             object.kind.short().to_ascii_uppercase(),
             object.namespace,
             object.name
         ))?;
+    }
+    if !failures.is_empty() {
+        bail!("{}", failures.join("\n"));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::names::limits::object_name;
 use podvirt_api::v1::VirtualMachine;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -116,7 +117,7 @@ async fn of_server(cluster: &Cluster) -> anyhow::Result<String> {
 }
 
 fn pod_name(claim: &str) -> String {
-    format!("{IMAGE}-{claim}")
+    object_name(&format!("{IMAGE}-{claim}"))
 }
 
 /// Whether a pod has the claim and has not ended.

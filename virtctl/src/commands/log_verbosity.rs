@@ -37,16 +37,16 @@ pub(super) async fn run(cluster: &Cluster, args: &LogVerbosity) -> anyhow::Resul
     match wish {
         Wish::Show => shown(args, kubevirt).iter().try_for_each(|line| say(line)),
         Wish::Change => {
-            let steps = steps(args, kubevirt);
-            if steps.is_empty() {
+            if steps(args, kubevirt).is_empty() {
                 return Ok(());
             }
             let text = |field: &str| kubevirt["metadata"][field].as_str().unwrap_or_default();
             let namespace = checked("namespace", text("namespace"))?;
             let name = checked("name", text("name"))?;
-            cluster.patch(KUBEVIRTS, &namespace, &name, &steps).await.map_err(|error| {
-                let doing = format!("change the KubeVirt object {name:?} in namespace {namespace:?}");
-                error.explain_plain(&doing)
+            let changed =
+                cluster.change(KUBEVIRTS, &namespace, &name, |stored| Ok(steps(args, stored))).await;
+            changed.map_err(|error| {
+                error.explain(&format!("the KubeVirt object {name:?} in namespace {namespace:?}"))
             })?;
             say("successfully set/reset the log verbosity")
         }

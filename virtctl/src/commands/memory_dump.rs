@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use podvirt_api::memory_dump::needed;
+use podvirt_api::names::limits::object_name;
 use podvirt_api::state::APPLY_STORAGE_PROFILE;
 use podvirt_api::v1::{MemoryDumpPhase as Phase, VirtualMachine, VirtualMachineInstance};
 use serde_json::{Value, json};
@@ -93,7 +94,7 @@ impl Machine<'_> {
         let claim = self.complete().await?;
         let export = VmExport {
             function: "download".into(),
-            name: format!("export-{}-{claim}", self.vm.name),
+            name: object_name(&format!("export-{}-{claim}", self.vm.name)),
             pvc: Some(claim),
             output: Some(output),
             format: args.format.clone().filter(|format| !format.is_empty()),

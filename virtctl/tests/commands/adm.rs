@@ -13,6 +13,9 @@ async fn the_verbosity_of_logs_is_shown_and_set() {
             200,
             json!({"items": [{"metadata": {"name": "kv", "namespace": "podvirt"}, "spec": {"configuration": {}}}]}),
         ),
+        "GET /apis/kubevirt.io/v1/namespaces/podvirt/kubevirts/kv" => {
+            Reply::Json(200, json!({"metadata": {"resourceVersion": "7"}, "spec": {"configuration": {}}}))
+        }
         line if line.starts_with("PATCH ") => Reply::ok(),
         _ => Reply::status(404, "NotFound", "there is none"),
     })
@@ -32,6 +35,7 @@ async fn the_verbosity_of_logs_is_shown_and_set() {
         json!([
             {"op": "add", "path": path, "value": {}},
             {"op": "add", "path": format!("{path}/logVerbosity"), "value": {"virtHandler": 7}},
+            {"op": "add", "path": "/metadata/resourceVersion", "value": "7"},
         ])
     );
     let done = fake.run(&["adm", "log-verbosity"]).await;

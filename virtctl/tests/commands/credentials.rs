@@ -91,12 +91,12 @@ async fn a_machine_without_a_secret_gets_one() {
     let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "testvm", "uid": "u1", "controller": true}]);
     assert_eq!(secret["metadata"]["ownerReferences"], owner);
     assert_eq!(secret["data"].as_object().unwrap().values().map(text).collect::<Vec<_>>(), ["ssh-rsa B"]);
-    let steps = sent(&seen[3]);
+    let steps = sent(&seen[4]);
     let credential = json!({"sshPublicKey": {
         "source": {"secret": {"secretName": "testvm-ssh-key-x"}},
         "propagationMethod": {"qemuGuestAgent": {"users": ["joe"]}},
     }});
-    assert_eq!(steps[2]["value"], credential);
+    assert_eq!(steps[1]["value"], credential);
 
     // It runs: a new Secret would wait for its next start.
     let done = fake.run(&[&add[..], &["--as=ann"]].concat()).await;
@@ -107,6 +107,53 @@ async fn a_machine_without_a_secret_gets_one() {
     assert_eq!(done.err, "error: no secrets specified for user: joe\n");
 }
 
+/// A machine whose Secret `keys` another client changes before each of the first `conflicts` patches.
+fn with_conflicts(conflicts: usize) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
+    let version = std::sync::atomic::AtomicUsize::new(1);
+    move |asked| {
+        use std::sync::atomic::Ordering::Relaxed;
+        let line = asked.line.as_str();
+        if line == format!("GET {SECRETS}/keys") {
+            let Reply::Json(code, mut secret) = with_secret(asked) else { panic!("no Secret") };
+            let now = version.load(Relaxed);
+            secret["metadata"]["resourceVersion"] = json!(now.to_string());
+            secret["data"][format!("of-version-{now}")] = json!("");
+            return Reply::Json(code, secret);
+        }
+        if line.starts_with("PATCH ") && version.fetch_add(1, Relaxed) <= conflicts {
+            return Reply::status(409, "Conflict", "the object has been modified");
+        }
+        with_secret(asked)
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_others_change_meanwhile_is_read_again_and_changed_as_it_is_then() {
+    let fake = Fake::start(with_conflicts(2)).await;
+    let of_testvm = ["testvm", "--user=joe", "--value=ssh-rsa A"];
+    let done = fake.run(&[&["credentials", "remove-ssh-key"], &of_testvm[..]].concat()).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    let patches: Vec<_> =
+        fake.seen().iter().filter(|asked| asked.line.starts_with("PATCH ")).map(sent).collect();
+    let steps = |version: u8| {
+        let left = json!({format!("of-version-{version}"): ""});
+        json!([
+            {"op": "add", "path": "/data", "value": left},
+            {"op": "add", "path": "/metadata/resourceVersion", "value": version.to_string()},
+        ])
+    };
+    assert_eq!(patches, [steps(1), steps(2), steps(3)]);
+
+    // Others always come first.
+    let fake = Fake::start(with_conflicts(usize::MAX - 1)).await;
+    let set = ["credentials", "set-password", "testvm", "--user=joe", "-p", "secret"];
+    let done = fake.run(&set).await;
+    let told =
+        "error: cannot change the secret \"keys\" in namespace \"blue\": the object has been modified\n";
+    assert_eq!((done.code, done.err.as_str()), (Some(1), told));
+    assert_eq!(fake.lines().iter().filter(|line| line.starts_with("PATCH ")).count(), 8);
+}
+
 #[tokio::test]
 async fn a_key_leaves_the_secret() {
     let fake = Fake::start(with_secret).await;
@@ -114,8 +161,8 @@ async fn a_key_leaves_the_secret() {
     let done = fake.run(&[&remove[..], &["--user=joe"]].concat()).await;
     assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), "", ""));
     let asked = fake.seen().pop().unwrap();
-    assert_eq!(asked.line, format!("PUT {SECRETS}/keys"));
-    assert_eq!(sent(&asked)["data"], json!({}));
+    assert_eq!(asked.line, format!("PATCH {SECRETS}/keys"));
+    assert_eq!(sent(&asked), json!([{"op": "add", "path": "/data", "value": {}}]));
     let done = fake.run(&[&remove[..], &["--user=ann"]].concat()).await;
     assert_eq!((done.code, done.out.as_str()), (Some(0), "No secrets associated with user ann\n"));
 }

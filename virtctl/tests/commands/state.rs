@@ -277,3 +277,18 @@ async fn evacuations_are_cancelled_by_machine_and_by_node() {
     let done = fake.run(&["evacuate-cancel", "pod", "x"]).await;
     assert!(done.err.contains("use vm, vmi or node"), "{}", done.err);
 }
+
+#[tokio::test]
+async fn a_machine_that_cannot_be_let_stay_keeps_no_other_one_of_the_node_from_it() {
+    let vmi = |name: &str| json!({"metadata": {"name": name, "namespace": "red"}, "status": {"evacuationNodeName": "n1"}});
+    let items = json!({"items": [vmi("a"), vmi("c")]});
+    let fake = Fake::start(move |asked| match asked.line.as_str() {
+        line if line.starts_with("GET") => Reply::Json(200, items.clone()),
+        line if line.contains("/a/") => Reply::status(409, "Conflict", "it is to leave node n2, not n1"),
+        _ => Reply::ok(),
+    })
+    .await;
+    let done = fake.run(&["evacuate-cancel", "node", "n1"]).await;
+    assert_eq!(done.out, "VMI red/c is no longer marked for evacuation\n");
+    assert!(done.code == Some(1) && done.err.contains("it is to leave node n2"), "{}", done.err);
+}

@@ -38,6 +38,14 @@ fn what_a_pool_can_ask_for_is_taken() {
 }
 
 #[test]
+fn a_pool_may_have_the_longest_name() {
+    let mut longest = pool(&json!({}));
+    longest["metadata"]["name"] = "w".repeat(253).into();
+    let problems = validate(&longest, &config(), By::User).0;
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+#[test]
 fn what_a_pool_cannot_ask_for_is_told_with_its_path() {
     for (more, field) in [
         (json!({"replicas": -1}), "spec.replicas"),

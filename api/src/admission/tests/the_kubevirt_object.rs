@@ -37,6 +37,28 @@ fn its_values_must_be_usable() {
 }
 
 #[test]
+fn the_clusters_number_of_flows_has_the_limits_of_a_machines() {
+    let of = |flows: &str| {
+        lines(&validate(&json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": {},
+            "metadata": {"annotations": {"podvirt.io/netd-flows": flows}},
+        })))
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(of("1"), none);
+    assert_eq!(of("131072"), none);
+    for wrong in ["", "0", "131073", "many"] {
+        assert_eq!(
+            of(wrong),
+            [format!(
+                "metadata.annotations[podvirt.io/netd-flows]: '{wrong}' is not allowed; a whole number from 1 to \
+                 131072 is allowed"
+            )]
+        );
+    }
+}
+
+#[test]
 fn what_an_older_release_took_may_stay_but_not_grow() {
     let object = |configuration: Value| json!({"spec": {"configuration": configuration}});
     let update = |old: Value, new: Value| lines(&validate_update(&object(old), &object(new)));

@@ -417,6 +417,18 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
 }
 
 #[test]
+fn a_list_of_ports_that_no_variable_holds_is_refused_by_its_interface() {
+    let spec = |count: usize| {
+        let ports: Vec<_> = (0..count).map(|n| json!({"port": 1 + 2 * n})).collect();
+        let interface = json!({"name": "default", "passtBinding": {}, "ports": ports});
+        json!({"domain": {"devices": {"interfaces": [interface]}}, "networks": [{"name": "default", "pod": {}}]})
+    };
+    render(spec(15_000));
+    let message = refused(spec(32_000));
+    assert!(message.starts_with("spec.domain.devices.interfaces[0].ports: a list that takes "), "{message}");
+}
+
+#[test]
 fn the_pods_containers_are_told_how_much_to_log() {
     let rendered = |label: Option<&str>, verbosity: Value| {
         let mut vmi = machine(json!({}));

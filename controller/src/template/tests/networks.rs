@@ -65,6 +65,23 @@ fn netd_is_told_of_queues_and_metrics() {
 }
 
 #[test]
+fn the_machines_number_of_flows_counts_before_the_clusters() {
+    for (own, cluster, flows) in [
+        (None, None, None),
+        (None, Some(50_000), Some(50_000)),
+        (Some("20000"), Some(50_000), Some(20_000)),
+        (Some("20000"), None, Some(20_000)),
+    ] {
+        let mut vmi = machine(json!({}));
+        vmi.metadata.annotations =
+            own.map(|own| [("podvirt.io/netd-flows".to_owned(), own.to_owned())].into());
+        let images = Images { netd_flows: cluster, ..images() };
+        let pod = launcher_pod(&vmi, &config(json!({})), &images).unwrap();
+        assert_eq!(told(&pod, "netd").flows, flows, "{own:?} {cluster:?}");
+    }
+}
+
+#[test]
 fn a_machine_without_an_interface_has_no_netd() {
     let pod = render(json!({"domain": {"devices": {"interfaces": null}}, "networks": null}));
     assert_eq!(init_names(&pod), [""; 0]);

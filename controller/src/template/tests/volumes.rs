@@ -1,6 +1,7 @@
 //! Disks and what else is mounted.
 
 use super::*;
+use crate::vmi::observe::begins;
 
 #[test]
 fn images_become_sidecars_behind_the_binarys_copy() {
@@ -150,6 +151,12 @@ fn a_volume_may_have_the_name_of_one_of_the_pods_own() {
     assert_eq!(names.len(), volumes.len(), "{names:?}");
     let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/vmi-disks/private");
     assert_eq!(mounted.name, "vmi-private");
+    let longest = format!("access-credential-{}", "v".repeat(45));
+    let claim = json!({"name": longest, "persistentVolumeClaim": {"claimName": "c"}});
+    let pod = render(json!({ "volumes": [claim] }));
+    let path = format!("/var/run/kubevirt-private/vmi-disks/{longest}");
+    let name = &mount_of(container(&pod, "compute"), &path).name;
+    assert!(name.starts_with("vmi-access-credential-") && name.len() <= 63, "{name}");
 }
 
 #[test]
@@ -244,4 +251,30 @@ fn the_launcher_knows_its_node_where_the_guest_asks_for_metrics() {
     assert_eq!(node(json!({"volumes": [{"name": "m", "downwardMetrics": {}}]})), expected);
     assert_eq!(node(json!({"domain": {"devices": {"downwardMetrics": {}}}})), expected);
     assert_eq!(node(json!({})), None);
+}
+
+#[test]
+fn a_pod_that_does_not_begin_names_each_object_that_its_volumes_need() {
+    let secret = |name: &str| json!({"source": {"secret": {"secretName": name}}, "propagationMethod": {"noCloud": {}}});
+    let mut pod = render(json!({
+        "accessCredentials": [{"sshPublicKey": secret("keys")}],
+        "domain": {"devices": {
+            "disks": [{"name": "seed", "disk": {}}, {"name": "settings", "disk": {}}, {"name": "extra", "disk": {}}],
+        }},
+        "volumes": [
+            {"name": "seed", "cloudInitNoCloud": {"secretRef": {"name": "seed-of-web"}}},
+            {"name": "settings", "configMap": {"name": "settings-of-web"}},
+            {"name": "extra", "secret": {"secretName": "extra-of-web", "optional": true}},
+        ],
+    }));
+    pod.status = serde_json::from_value(json!({"conditions": [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+    ]}))
+    .unwrap();
+    let trouble = begins(&pod, "2026-01-01T00:01:00Z".parse().unwrap()).unwrap().unwrap();
+    for needed in ["Secret keys", "Secret seed-of-web", "ConfigMap settings-of-web"] {
+        let named = trouble.message.split([',', ';', ':']).any(|part| part.trim() == needed);
+        assert!(named, "{needed}: {}", trouble.message);
+    }
+    assert!(!trouble.message.contains("extra-of-web"), "{}", trouble.message);
 }

@@ -14,7 +14,7 @@
 //! `all` means every port that is neither reserved nor ephemeral (a listener on an ephemeral port would now
 //! and then take the port of an outgoing connection), up to a budget: each listener costs about 5 KiB of
 //! kernel memory and a descriptor. Reserved ports belong to a service mesh's proxy in the same pod; they are
-//! never forwarded, not even by an explicit entry, unless it is known that no such proxy can be there
+//! never forwarded, not even by an explicit entry, unless it is known that no such proxy is there
 //! ([`Reserved::give_way`]).
 
 use std::collections::BTreeMap;
@@ -27,6 +27,8 @@ use crate::port::{EntryError, PortMap, PortRange, PortRule, Proto};
 const ISTIO_TCP: &[u16] = &[15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 /// Istio's DNS capture, UDP.
 const ISTIO_UDP: &[u16] = &[15053];
+/// Ports that the node's proxy of Istio's ambient mode has in a pod's network: a pod joins that mode while it runs.
+const AMBIENT_TCP: &[u16] = &[15001, 15006, 15008, 15053];
 /// Ports of Linkerd's proxy: outbound, inbound, tap and admin, TCP.
 const LINKERD_TCP: &[u16] = &[4140, 4143, 4190, 4191];
 
@@ -90,6 +92,9 @@ impl PortSpec {
 pub struct Reserved {
     tcp: Vec<PortRange>,
     udp: Vec<PortRange>,
+    /// Ports of presets, which may give way.
+    preset_tcp: Vec<PortRange>,
+    preset_udp: Vec<PortRange>,
 }
 
 impl Reserved {
@@ -132,37 +137,41 @@ impl Reserved {
         self.tcp.push(PortRange::one(port));
     }
 
-    /// Where no mesh's proxy can be in the pod: the ports of presets that `spec` names are not reserved any more. `all` goes on
-    /// without those that it does not name, as a mesh may take the pod in while it runs.
+    /// Where no injector has put a mesh's proxy into the pod: the ports of presets that `spec` covers are not reserved any more. `all`
+    /// does not cover ambient mode's, as the node's proxy may come while the pod runs. Ports that are reserved by number stay so.
     pub fn give_way(&mut self, proto: Proto, spec: &PortSpec) {
-        let (ranges, presets) = match proto {
-            Proto::Tcp => (&mut self.tcp, [ISTIO_TCP, LINKERD_TCP]),
-            Proto::Udp => (&mut self.udp, [ISTIO_UDP, &[]]),
+        let (presets, ambient) = match proto {
+            Proto::Tcp => (&mut self.preset_tcp, AMBIENT_TCP),
+            Proto::Udp => (&mut self.preset_udp, ISTIO_UDP),
         };
-        let named = |port: u16| spec.maps.iter().any(|map| map.pod.contains(port));
-        let gives_way = |range: PortRange| {
-            let (first, last) = range.bounds();
-            first == last && presets.iter().any(|preset| preset.contains(&first)) && named(first)
-        };
-        ranges.retain(|range| !gives_way(*range));
+        presets.retain(|port| {
+            let is_listed = spec.maps.iter().any(|map| map.pod.overlaps(*port));
+            let is_ambient = ambient.iter().any(|ambient| port.contains(*ambient));
+            !is_listed && (is_ambient || !spec.all)
+        });
     }
 
     /// Whether the port is reserved.
     pub fn contains(&self, proto: Proto, port: u16) -> bool {
-        let ranges = match proto {
-            Proto::Tcp => &self.tcp,
-            Proto::Udp => &self.udp,
+        self.ranges(proto).any(|range| range.contains(port))
+    }
+
+    /// All of a protocol.
+    fn ranges(&self, proto: Proto) -> impl Iterator<Item = &PortRange> {
+        let (ranges, presets) = match proto {
+            Proto::Tcp => (&self.tcp, &self.preset_tcp),
+            Proto::Udp => (&self.udp, &self.preset_udp),
         };
-        ranges.iter().any(|r| r.contains(port))
+        ranges.iter().chain(presets)
     }
 
     fn add_istio(&mut self) {
-        self.tcp.extend(ISTIO_TCP.iter().copied().map(PortRange::one));
-        self.udp.extend(ISTIO_UDP.iter().copied().map(PortRange::one));
+        self.preset_tcp.extend(ISTIO_TCP.iter().copied().map(PortRange::one));
+        self.preset_udp.extend(ISTIO_UDP.iter().copied().map(PortRange::one));
     }
 
     fn add_linkerd(&mut self) {
-        self.tcp.extend(LINKERD_TCP.iter().copied().map(PortRange::one));
+        self.preset_tcp.extend(LINKERD_TCP.iter().copied().map(PortRange::one));
     }
 }
 
@@ -210,14 +219,11 @@ impl Ports {
 
     /// The ports of the pod that are never forwarded, as ranges.
     pub fn closed(&self, proto: Proto) -> Vec<(u16, u16)> {
-        let (reserved, spec) = match proto {
-            Proto::Tcp => (&self.reserved.tcp, &self.tcp),
-            Proto::Udp => (&self.reserved.udp, &self.udp),
-        };
+        let spec = if proto == Proto::Tcp { &self.tcp } else { &self.udp };
         let everything = (!spec.all).then_some((1, u16::MAX));
         // An explicit rule has a listener of its own.
         let maps = spec.maps.iter().map(|m| m.pod);
-        let ranges = reserved.iter().chain(&spec.except).copied().chain(maps);
+        let ranges = self.reserved.ranges(proto).chain(&spec.except).copied().chain(maps);
         everything.into_iter().chain(ranges.map(PortRange::bounds)).collect()
     }
 }

@@ -101,10 +101,10 @@ fn reserved_takes_presets_and_ranges() {
 }
 
 #[test]
-fn a_port_of_a_preset_is_the_guests_where_it_is_listed_and_no_mesh_can_be() {
+fn a_port_of_a_preset_is_the_guests_where_no_injector_has_put_a_proxy_into_the_pod() {
     let given_way = |tcp: &str, udp: &str| {
         let mut problems = Problems::default();
-        let words = ["istio", "linkerd", "4189-4190", "9000"].map(str::to_owned);
+        let words = ["istio", "linkerd", "4189-4190", "4191", "9000"].map(str::to_owned);
         let mut ports = Ports {
             tcp: read(tcp).unwrap(),
             udp: read(udp).unwrap(),
@@ -117,13 +117,20 @@ fn a_port_of_a_preset_is_the_guests_where_it_is_listed_and_no_mesh_can_be() {
         expand(&ports, None)
     };
     // What the operator reserves stays reserved, and so do ports that a list does not name.
-    let out = given_way("7777,15090,4143:80,4190,9000", "15053");
+    let out = given_way("7777,15090,4143:80,4190,4191,9000", "15053");
     let reserved: Vec<u16> = out.reserved.iter().map(|rule| rule.pod).collect();
-    assert_eq!(reserved, [4190, 9000]);
+    assert_eq!(reserved, [4190, 4191, 9000]);
     assert_eq!(pairs(&out), [(4143, 80), (7777, 7777), (15090, 15090), (15053, 15053)]);
-    let out = given_way("all,15090", "none");
-    let has = |port| out.rules.iter().any(|rule| rule.pod == port);
-    assert!(has(15090) && !has(15001) && !has(4143));
+    // A pod joins ambient mode while it runs.
+    let out = given_way("all,15008", "all");
+    let has = |proto, port| out.rules.iter().any(|rule| rule.proto == proto && rule.pod == port);
+    for port in [4140, 4143, 15000, 15004, 15008, 15009, 15020, 15021, 15090] {
+        assert!(has(Proto::Tcp, port), "{port}");
+    }
+    for port in [4190, 4191, 9000, 15001, 15006, 15053] {
+        assert!(!has(Proto::Tcp, port), "{port}");
+    }
+    assert!(has(Proto::Udp, 15008) && !has(Proto::Udp, 15053));
 }
 
 fn range() -> impl Strategy<Value = PortRange> {

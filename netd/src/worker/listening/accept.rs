@@ -76,8 +76,8 @@ impl Worker {
 
     /// Accepts every connection that waits at a TCP listener: one that the kernel alone has accepted would be lost with it.
     pub(in crate::worker) fn accept_waiting(&mut self) {
-        let is_tcp =
-            |e: &Entry| e.rule.proto == Proto::Tcp && e.socket.is_some() && !e.shut && !e.is_silent();
+        let runs = self.listening.silence.runs();
+        let is_tcp = |e: &Entry| e.rule.proto == Proto::Tcp && e.accepts(runs);
         let all = 0..self.listening.listeners.entries.len() as u32;
         let tcp = |at: &u32| {
             self.listening.listeners.entries.get(*at as usize).is_some_and(|e| e.as_ref().is_some_and(is_tcp))
@@ -119,9 +119,10 @@ impl Worker {
 
     /// Accepts connections of one listener; true when there may be more.
     fn accept_from(&mut self, index: u32) -> bool {
+        let runs = self.listening.silence.runs();
         for _ in 0..TAKES_PER_TURN {
             let entry = self.listening.listeners.entries.get(index as usize).and_then(Option::as_ref);
-            let entry = entry.filter(|e| !e.shut && !e.is_silent());
+            let entry = entry.filter(|e| e.accepts(runs));
             let Some((rule, listener)) = entry.and_then(|e| Some((e.rule, e.socket.as_ref()?))) else {
                 return false;
             };

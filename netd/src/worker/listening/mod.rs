@@ -282,9 +282,11 @@ pub(super) fn rule_for(rule: PortRule, port: u16) -> PortRule {
 }
 
 impl Entry {
-    /// Whether its listener is known to be silent.
-    fn is_silent(&self) -> bool {
-        self.socket.as_ref().is_some_and(|l| l.silent == Some(true))
+    /// Whether its connections are accepted now, for a guest that `runs`. Those of a listener wait that a predecessor may have left silent:
+    /// its queue stays full until it is known whether the guest runs.
+    fn accepts(&self, runs: bool) -> bool {
+        let silent = self.socket.as_ref().map(|l| l.silent.unwrap_or(!runs));
+        !self.shut && silent == Some(false)
     }
 
     fn info(&self) -> PortInfo {
@@ -348,7 +350,7 @@ impl Worker {
                 .map(|()| Listener::watched(socket, rule, free as u32, self.peek));
             match opened {
                 Ok(socket) => {
-                    let socket = Some(socket);
+                    let socket = Some(Listener { silent: Some(false), ..socket });
                     self.listening
                         .listeners
                         .put(free, Entry { rule, socket, error: None, queued: false, shut: false });

@@ -20,7 +20,7 @@
 //! guest from two processors.
 //!
 //! When a pair no longer receives and others do, its worker waits [`GRACE`] (a change of the memory map stops all
-//! rings for a moment) and then sends each of its flows to one that does, by the same `Adopt`.
+//! rings for a moment, and they start one after the other) and then sends each of its flows to one that does, by the same `Adopt`.
 //!
 //! A flow whose owner is this worker by the directory but that is not in its table is on the way: its frames
 //! wait in *limbo* for it. A frame is passed [`MAX_HOPS`] times at most.
@@ -61,8 +61,10 @@ const HELD_BYTES: usize = 1 << 20;
 pub(super) const PASSED_COST: usize = 256;
 /// Flows of others that are known here; beyond it they are looked up again.
 const MAX_FOREIGN_FLOWS: usize = 4096;
-/// How long a pair may be without its receive ring before its flows move.
-const GRACE: Duration = Duration::from_millis(20);
+/// How long a pair may be without its receive ring before its flows move. A frontend starts the pairs one after the other: when the
+/// guest starts, when it comes from another machine, and when another netd takes over. On a node without a free processor tens of
+/// milliseconds pass between two pairs.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A flow of another worker of which this worker's ring has carried frames.
 struct ForeignFlow {

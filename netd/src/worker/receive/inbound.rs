@@ -370,6 +370,7 @@ mod tests {
             peers: Peers::new(0, shared.clone(), mailboxes.into()),
             carriers: Arc::default(),
             source_ports: SourcePorts::of_pod(&Ports::default()),
+            refused: Default::default(),
         };
         let mut worker = Worker::new(parts, inboxes.pop().unwrap()).unwrap();
         // The flow is the other worker's, for which two datagrams may still wait.

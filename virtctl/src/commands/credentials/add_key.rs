@@ -1,9 +1,10 @@
 //! `credentials add-ssh-key`: a key comes into a Secret that the machine has for the user, or into a new one.
 
 use anyhow::bail;
+use podvirt_api::names::limits::{MAX_OBJECT_NAME_BYTES, shortened_with};
 use serde_json::{Value, json};
 
-use super::{Machine, key, secrets};
+use super::{Machine, credentials, key, secrets};
 use crate::api::Cluster;
 use crate::api::objects::{MACHINES, SECRETS, pointer};
 use crate::args::AddSshKey;
@@ -47,13 +48,13 @@ async fn create(cluster: &Cluster, args: &AddSshKey, machine: &Machine, key: &st
     let made =
         made.map_err(|error| error.explain_plain(&format!("make a secret in namespace {namespace:?}")))?;
     let secret = made["metadata"]["name"].as_str().unwrap_or_default();
-    cluster.patch(MACHINES, namespace, name, &assign(machine, secret, &args.of.user)).await.map_err(
-        |error| {
-            let doing = format!("give the secret {secret:?} to the VM {name:?} in namespace {namespace:?}");
-            error.explain_plain(&doing)
-        },
-    )?;
-    Ok(())
+    let changed = cluster
+        .change(MACHINES, namespace, name, |stored| Ok(assign_steps(stored, secret, &args.of.user)))
+        .await;
+    changed.map_err(|error| {
+        let made = format!("the secret {secret:?} was made, and not given to the VM");
+        error.explain(&format!("the VM {name:?} in namespace {namespace:?}")).context(made)
+    })
 }
 
 /// A Secret with the key, which ends with the machine.
@@ -61,7 +62,7 @@ fn manifest(machine: &Machine, key: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {
-            "generateName": format!("{}-ssh-key-", machine.name),
+            "generateName": shortened_with(&machine.name, "-ssh-key-", MAX_OBJECT_NAME_BYTES),
             "namespace": machine.namespace,
             "ownerReferences": [{
                 "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine.name,
@@ -73,16 +74,14 @@ fn manifest(machine: &Machine, key: &str) -> Value {
 }
 
 /// The steps that name the Secret in the machine.
-fn assign(machine: &Machine, secret: &str, user: &str) -> Vec<Value> {
+fn assign_steps(machine: &Value, secret: &str, user: &str) -> Vec<Value> {
     let list = pointer(&["spec", "template", "spec", "accessCredentials"]);
     let credential = json!({"sshPublicKey": {
         "source": {"secret": {"secretName": secret}},
         "propagationMethod": {"qemuGuestAgent": {"users": [user]}},
     }});
     let mut steps = Vec::new();
-    if machine.credentials().is_none() {
-        // That no other client has begun the list meanwhile.
-        steps.push(json!({"op": "test", "path": list, "value": null}));
+    if credentials(machine).is_none() {
         steps.push(json!({"op": "add", "path": list, "value": []}));
     }
     steps.push(json!({"op": "add", "path": format!("{list}/-"), "value": credential}));
@@ -96,15 +95,22 @@ async fn update(
     name: &str,
     key: &str,
 ) -> anyhow::Result<()> {
-    let secret = machine.secret(cluster, name).await?;
-    if secrets::contains(&secret, key) {
+    let entry = random::name(ENTRY, LETTERS);
+    let mut there = false;
+    let steps = |secret: &Value| {
+        there = secrets::contains(secret, key);
+        if there {
+            return Ok(Vec::new());
+        }
+        if !args.of.force {
+            secrets::check_owned(secret, name, machine)?;
+        }
+        Ok(secrets::write_steps(secret, &entry, key))
+    };
+    machine.change_secret(cluster, name, steps).await?;
+    if there {
         return say(&format!("Secret \"{name}\" already contains this SSH key."));
     }
-    if !args.of.force {
-        secrets::check_owned(&secret, name, machine)?;
-    }
-    let entry = random::name(ENTRY, LETTERS);
-    machine.write(cluster, name, &secret, (&entry, key)).await?;
     say(&format!("Successfully added the key to secret \"{name}\""))
 }
 
@@ -113,17 +119,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_secret_of_a_machine_with_a_long_name_has_one_that_kubernetes_takes() {
+        let machine = Machine { namespace: "blue".into(), name: "w".repeat(253), object: json!({}) };
+        let secret = manifest(&machine, "ssh-ed25519 AAAA");
+        let begin = secret["metadata"]["generateName"].as_str().unwrap();
+        assert!(begin.len() <= MAX_OBJECT_NAME_BYTES && begin.ends_with("-ssh-key-"), "{begin}");
+    }
+
+    #[test]
     fn a_machine_without_credentials_gets_the_list_first() {
-        let machine = |object: Value| Machine { namespace: "blue".into(), name: "web".into(), object };
         let list = "/spec/template/spec/accessCredentials";
-        let steps = assign(&machine(json!({})), "s", "joe");
+        let steps = assign_steps(&json!({}), "s", "joe");
         let ops: Vec<_> = steps.iter().map(|step| (step["op"].as_str(), step["path"].as_str())).collect();
         let last = format!("{list}/-");
-        assert_eq!(
-            ops,
-            [(Some("test"), Some(list)), (Some("add"), Some(list)), (Some("add"), Some(last.as_str()))]
-        );
+        assert_eq!(ops, [(Some("add"), Some(list)), (Some("add"), Some(last.as_str()))]);
         let with = json!({"spec": {"template": {"spec": {"accessCredentials": []}}}});
-        assert_eq!(assign(&machine(with), "s", "joe"), steps[2..]);
+        assert_eq!(assign_steps(&with, "s", "joe"), steps[1..]);
     }
 }

@@ -10,10 +10,10 @@ mod secrets;
 mod set_password;
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::api::Cluster;
-use crate::api::objects::{MACHINES, SECRETS, pointer};
+use crate::api::objects::{MACHINES, SECRETS};
 use crate::args::{Credentials, CredentialsWhat, Key};
 use crate::target::checked;
 
@@ -41,41 +41,27 @@ impl Machine {
         Ok(Machine { namespace, name, object })
     }
 
-    /// A Secret of its namespace.
-    async fn secret(&self, cluster: &Cluster, name: &str) -> anyhow::Result<Value> {
-        let namespace = &self.namespace;
-        cluster.object(SECRETS, namespace, name).await.map_err(|error| {
-            error.explain_plain(&format!("read the secret {name:?} in namespace {namespace:?}"))
-        })
-    }
-
-    /// Writes an entry, a name with a text, of a Secret that was read.
-    async fn write(
+    /// Changes a Secret of its namespace by the steps that `decide` has for it.
+    async fn change_secret(
         &self,
         cluster: &Cluster,
         name: &str,
-        secret: &Value,
-        (entry, text): (&str, &str),
+        decide: impl FnMut(&Value) -> anyhow::Result<Vec<Value>>,
     ) -> anyhow::Result<()> {
-        let mut steps = Vec::new();
-        if !secret["data"].is_object() {
-            // That no other client has written an entry meanwhile.
-            steps.push(json!({"op": "test", "path": "/data", "value": null}));
-            steps.push(json!({"op": "add", "path": "/data", "value": {}}));
-        }
-        let path = pointer(&["data", entry]);
-        steps.push(json!({"op": "add", "path": path, "value": secrets::encoded(text)}));
         let namespace = &self.namespace;
-        cluster.patch(SECRETS, namespace, name, &steps).await.map_err(|error| {
-            error.explain_plain(&format!("change the secret {name:?} in namespace {namespace:?}"))
-        })?;
-        Ok(())
+        let changed = cluster.change(SECRETS, namespace, name, decide).await;
+        changed.map_err(|error| error.explain(&format!("the secret {name:?} in namespace {namespace:?}")))
     }
 
     /// Its `accessCredentials`, if it has the field.
     fn credentials(&self) -> Option<&Vec<Value>> {
-        self.object["spec"]["template"]["spec"]["accessCredentials"].as_array()
+        credentials(&self.object)
     }
+}
+
+/// The `accessCredentials` of a machine, if it has the field.
+fn credentials(machine: &Value) -> Option<&Vec<Value>> {
+    machine["spec"]["template"]["spec"]["accessCredentials"].as_array()
 }
 
 /// The key that the flags say, without blanks around it.

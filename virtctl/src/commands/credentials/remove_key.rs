@@ -1,6 +1,7 @@
 //! `credentials remove-ssh-key`: a key leaves the Secrets that the machine has for the user.
 
 use anyhow::bail;
+use serde_json::Value;
 
 use super::{Machine, key, secrets};
 use crate::api::Cluster;
@@ -8,9 +9,6 @@ use crate::api::objects::SECRETS;
 use crate::args::RemoveSshKey;
 use crate::output::say;
 use crate::target::checked;
-
-/// How often a Secret is read anew that another client has changed meanwhile.
-const TRIES: usize = 5;
 
 pub(super) async fn run(cluster: &Cluster, args: &RemoveSshKey) -> anyhow::Result<()> {
     let key = key(&args.key)?;
@@ -40,30 +38,17 @@ async fn remove(
     force: bool,
 ) -> anyhow::Result<()> {
     let namespace = &machine.namespace;
-    let mut tries = TRIES;
-    loop {
-        let mut secret = match cluster.object(SECRETS, namespace, name).await {
-            Ok(secret) => secret,
-            // Then it has no key.
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => {
-                let doing = format!("read the secret {name:?} in namespace {namespace:?}");
-                return Err(error.explain_plain(&doing));
-            }
-        };
+    let steps = |secret: &Value| {
         if !force {
-            secrets::check_owned(&secret, name, machine)?;
+            secrets::check_owned(secret, name, machine)?;
         }
-        secrets::remove(&mut secret, key);
-        tries -= 1;
-        match cluster.replace(SECRETS, namespace, name, &secret).await {
-            Ok(_) => return Ok(()),
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) if error.code() == Some(409) && tries > 0 => {}
-            Err(error) => {
-                let doing = format!("change the secret {name:?} in namespace {namespace:?}");
-                return Err(error.explain_plain(&doing));
-            }
+        Ok(secrets::remove_steps(secret, key))
+    };
+    match cluster.change(SECRETS, namespace, name, steps).await {
+        // Then it has no key.
+        Err(error) if error.is_not_found() => Ok(()),
+        changed => {
+            changed.map_err(|error| error.explain(&format!("the secret {name:?} in namespace {namespace:?}")))
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use anyhow::bail;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Machine;
+use crate::api::objects::pointer;
 
 /// The Secrets with keys of `user` that the guest's agent carries out.
 pub(super) fn with_keys_of<'a>(machine: &'a Machine, user: &str) -> Vec<&'a str> {
@@ -67,8 +68,28 @@ pub(super) fn contains(secret: &Value, key: &str) -> bool {
     entries.into_iter().flatten().any(|(_, data)| text(data).lines().any(|line| has_key(line, key)))
 }
 
+/// The steps that write an entry of the Secret.
+pub(super) fn write_steps(secret: &Value, entry: &str, text: &str) -> Vec<Value> {
+    let mut steps = Vec::new();
+    if !secret["data"].is_object() {
+        steps.push(json!({"op": "add", "path": "/data", "value": {}}));
+    }
+    steps.push(json!({"op": "add", "path": pointer(&["data", entry]), "value": encoded(text)}));
+    steps
+}
+
+/// The steps that take the key out of the Secret; none where it has no such key.
+pub(super) fn remove_steps(secret: &Value, key: &str) -> Vec<Value> {
+    let mut left = secret.clone();
+    remove(&mut left, key);
+    if left == *secret {
+        return Vec::new();
+    }
+    vec![json!({"op": "add", "path": "/data", "value": left["data"]})]
+}
+
 /// Takes the key out of all entries, and an entry of which nothing is left out of the Secret.
-pub(super) fn remove(secret: &mut Value, key: &str) {
+fn remove(secret: &mut Value, key: &str) {
     let Some(entries) = secret["data"].as_object_mut() else { return };
     entries.retain(|_, data| {
         let text = text(data);

@@ -23,10 +23,12 @@ pub(super) async fn run(cluster: &Cluster, args: &SetPassword) -> anyhow::Result
         bail!("no secrets assigned to UserPassword AccessCredentials");
     }
     let name = checked("secret", secrets::choose(args.of.secret.as_deref(), &assigned)?)?;
-    let secret = machine.secret(cluster, &name).await?;
-    if !args.of.force {
-        secrets::check_owned(&secret, &name, &machine)?;
-    }
-    machine.write(cluster, &name, &secret, (&args.of.user, &password)).await?;
+    let steps = |secret: &serde_json::Value| {
+        if !args.of.force {
+            secrets::check_owned(secret, &name, &machine)?;
+        }
+        Ok(secrets::write_steps(secret, &args.of.user, &password))
+    };
+    machine.change_secret(cluster, &name, steps).await?;
     say(&format!("Successfully set password in secret \"{name}\""))
 }

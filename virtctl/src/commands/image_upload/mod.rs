@@ -16,7 +16,9 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use crate::api::Cluster;
-use crate::api::objects::{CDI_CONFIGS, CLAIMS, DATA_SOURCES, DATA_VOLUMES, STORAGE_CLASSES, UPLOAD_TOKENS};
+use crate::api::objects::{
+    CDI_CONFIGS, CLAIMS, DATA_SOURCES, DATA_VOLUMES, STORAGE_CLASSES, UPLOAD_TOKENS, pointer,
+};
 use crate::args::ImageUpload;
 use crate::output::say;
 use crate::target::checked;
@@ -110,15 +112,9 @@ impl Upload<'_> {
         let filled = if self.wishes.claim { None } else { Some(self.filled(&claim).await?) };
         usable(filled.as_ref().unwrap_or(&claim), self.wishes)?;
         if annotation(&claim, UPLOAD).is_none() {
-            let annotations = claim["metadata"]["annotations"].as_object();
-            let mut steps = Vec::new();
-            if annotations.is_none() {
-                steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
-            }
-            let place = crate::api::objects::pointer(&["metadata", "annotations", UPLOAD]);
-            steps.push(json!({"op": "add", "path": place, "value": ""}));
-            let patched = self.cluster.patch(CLAIMS, &self.namespace, name, &steps).await;
-            patched.map_err(|error| error.explain_plain(&format!("change PersistentVolumeClaim {path}")))?;
+            let changed =
+                self.cluster.change(CLAIMS, &self.namespace, name, |claim| Ok(ask_steps(claim))).await;
+            changed.map_err(|error| error.explain(&format!("PersistentVolumeClaim {path}")))?;
         }
         say(&format!("Using existing PVC {path}"))
     }
@@ -193,23 +189,37 @@ impl Upload<'_> {
     async fn data_source(&self) -> anyhow::Result<()> {
         let (name, path) = (&self.wishes.name, self.path());
         let wanted = self.wishes.data_source(&self.namespace);
-        let fail = |error: crate::explain::ApiError| error.explain_plain(&format!("write DataSource {path}"));
-        match self.cluster.object(DATA_SOURCES, &self.namespace, name).await {
-            Ok(mut found) => {
-                found["spec"]["source"]["pvc"] = wanted["spec"]["source"]["pvc"].clone();
-                for (label, value) in &self.wishes.labels {
-                    found["metadata"]["labels"][label] = json!(value);
-                }
-                self.cluster.replace(DATA_SOURCES, &self.namespace, name, &found).await.map_err(fail)?;
-                say(&format!("Updated an existing DataSource {path}"))
+        let steps = |found: &Value| {
+            let (mut spec, mut labels) = (found["spec"].clone(), found["metadata"]["labels"].clone());
+            spec["source"]["pvc"] = wanted["spec"]["source"]["pvc"].clone();
+            for (label, value) in &self.wishes.labels {
+                labels[label] = json!(value);
             }
+            let step = |path: &str, value: Value| json!({"op": "add", "path": path, "value": value});
+            let labels = Some(labels).filter(Value::is_object).map(|labels| step("/metadata/labels", labels));
+            Ok([step("/spec", spec)].into_iter().chain(labels).collect())
+        };
+        match self.cluster.change(DATA_SOURCES, &self.namespace, name, steps).await {
+            Ok(()) => say(&format!("Updated an existing DataSource {path}")),
             Err(error) if error.is_not_found() => {
-                self.cluster.create(DATA_SOURCES, &self.namespace, &wanted).await.map_err(fail)?;
+                let made = self.cluster.create(DATA_SOURCES, &self.namespace, &wanted).await;
+                made.map_err(|error| error.explain_plain(&format!("make DataSource {path}")))?;
                 say(&format!("Created a new DataSource {path}"))
             }
-            Err(error) => Err(fail(error)),
+            Err(error) => Err(error.explain(&format!("DataSource {path}"))),
         }
     }
+}
+
+/// The steps that ask CDI for an upload to the claim.
+fn ask_steps(claim: &Value) -> Vec<Value> {
+    let step = |path: &str, value: Value| json!({"op": "add", "path": path, "value": value});
+    let mut steps = Vec::new();
+    if claim["metadata"]["annotations"].is_null() {
+        steps.push(step("/metadata/annotations", json!({})));
+    }
+    steps.push(step(&pointer(&["metadata", "annotations", UPLOAD]), json!("")));
+    steps
 }
 
 fn annotation<'o>(object: &'o Value, name: &str) -> Option<&'o str> {

@@ -22,6 +22,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use podvirt_api::export::{GROUP, TOKEN_KEY, TOKEN_LENGTH, VERSION};
+use podvirt_api::names::limits::object_name;
 use podvirt_api::v1::{
     VirtualMachineExport, VirtualMachineExportLink as Link, VirtualMachineExportPhase as Phase,
 };
@@ -98,7 +99,7 @@ impl Export<'_> {
         if self.find().await?.is_some() {
             return Ok(false);
         }
-        let secret = format!("secret-{}", self.name);
+        let secret = object_name(&format!("secret-{}", self.name));
         let mut spec = json!({"tokenSecretRef": secret, "source": self.wishes.source});
         if let Some(ttl) = &self.wishes.ttl {
             spec["ttlDuration"] = json!(ttl);

@@ -29,7 +29,8 @@
 //! - **A change is a pass** over all listeners, from the first place to the last. There may be ten thousand, at some system
 //!   calls each, so a turn does a part of it ([`settle`]). A later change begins a new pass. Listeners that are opened
 //!   meanwhile are in line from the start.
-//! - **What a listener has is not always known**: that of a predecessor may be silent. Such a listener is set in any case.
+//! - **What a listener has is not always known**: that of a predecessor may be silent. Such a listener is set in any case, and nothing is accepted
+//!   from it before the guest is known to run: what fills its queue would be taken out, and clients come in its place.
 //! - **Ports that are shut** ([`super::inquiry`]) would be refused. When all listeners are silent they listen again, and the
 //!   guest is asked about them once it runs.
 //!
@@ -105,6 +106,11 @@ impl Silence {
             self.stage = Stage::Silent;
             self.next = Some(0);
         }
+    }
+
+    /// Whether the guest's driver is known to receive.
+    pub(in crate::worker) fn runs(&self) -> bool {
+        self.stage == Stage::Runs
     }
 
     /// Whether listeners are, or are about to be, silent.

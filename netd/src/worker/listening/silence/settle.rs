@@ -44,12 +44,17 @@ impl Worker {
             // Clients that the kernel has answered wait for the guest itself.
             self.accept_all(at as u32);
         }
+        let peek = self.peek;
         let entry = self.listening.listeners.entries.get_mut(at).and_then(Option::as_mut);
         let Some(Entry { socket: Some(listener), shut, .. }) = entry else { return true };
         if *shut && !silent {
             // It refuses until the guest has been asked.
             listener.silent = Some(false);
             return false;
+        }
+        if *shut {
+            // The end of listening has taken the peek offset, which connections have from their listener.
+            listener.bequeaths = sockets::bequeath_options(&listener.socket, peek);
         }
         let set = if silent {
             sockets::stop_answering(&listener.socket)
