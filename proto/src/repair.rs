@@ -43,13 +43,38 @@ pub const LONG: u8 = 8;
 pub const ROOM: usize = 4 << 20;
 /// The same of one that is [`LONG`], until it is released.
 pub const LONG_ROOM: usize = 32 << 20;
-/// The same from then on: not more than the kernel lets a receive queue grow to by itself (tcp_rmem).
+/// The same from then on where a backend does not say more ([`receive_buffer_flags`]): not more than the kernel lets a receive
+/// queue grow to by itself (tcp_rmem).
 pub const LONG_LEFT: usize = 16 << 20;
 /// Flag of [`Command::Thaw`]: the connection is about to be reset, as the machine has left without it. Without the flag
 /// the machine stays. A helper may pass over it.
 pub const ENDS: u8 = 4;
 /// Bytes in front of flags and results.
 const HEADER: usize = 4;
+
+/// The flags of [`Command::Release`] from this bit on are the size of the connection's receive buffer: none where they are 0,
+/// otherwise 64 KiB doubled so many times. A helper may pass over it.
+const RECEIVE_BUFFER_SHIFT: u32 = 4;
+/// The buffer whose size is 0.
+const RECEIVE_BUFFER_UNIT: usize = 64 << 10;
+/// The largest receive buffer that a helper gives, bytes as the kernel counts them.
+const MAX_RECEIVE_BUFFER: usize = 2 * LONG_LEFT;
+
+/// Flags of [`Command::Release`] for a receive buffer of at least so many bytes, as the kernel counts them.
+#[must_use]
+pub fn receive_buffer_flags(bytes: usize) -> u8 {
+    let sizes = 1..=(MAX_RECEIVE_BUFFER / RECEIVE_BUFFER_UNIT).ilog2() as u8;
+    let last = *sizes.end();
+    let is_enough = |size: &u8| RECEIVE_BUFFER_UNIT << size >= bytes;
+    sizes.into_iter().find(is_enough).unwrap_or(last) << RECEIVE_BUFFER_SHIFT
+}
+
+/// The receive buffer that flags of [`Command::Release`] ask for, bytes as the kernel counts them; never above 32 MiB.
+#[must_use]
+pub fn receive_buffer(flags: u8) -> Option<usize> {
+    let size = flags >> RECEIVE_BUFFER_SHIFT;
+    (size != 0).then(|| (RECEIVE_BUFFER_UNIT << size).min(MAX_RECEIVE_BUFFER))
+}
 
 /// What is to be done with the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +300,25 @@ mod tests {
 
     fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_receive_buffer_holds_what_it_is_asked_to_and_never_more_than_32_mib() {
+        const MIB: usize = 1 << 20;
+        for (bytes, expected) in [
+            (0, MIB / 8),
+            (MIB / 8, MIB / 8),
+            (MIB / 8 + 1, MIB / 4),
+            (5 * MIB, 8 * MIB),
+            (32 * MIB, 32 * MIB),
+            (usize::MAX, 32 * MIB),
+        ] {
+            let flags = receive_buffer_flags(bytes);
+            assert_eq!(flags & (ACCEPTED | SHORT | ENDS | LONG), 0);
+            assert_eq!(receive_buffer(flags | LONG), Some(expected), "{bytes}");
+        }
+        assert_eq!(receive_buffer(0xff), Some(32 * MIB));
+        assert_eq!(receive_buffer(LONG | ACCEPTED), None);
     }
 
     #[test]

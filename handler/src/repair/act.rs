@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::PoisonError;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{ACCEPTED, Command, LONG, LONG_LEFT, LONG_ROOM, ROOM, SHORT};
+use podvirt_proto::repair::{ACCEPTED, Command, LONG, LONG_LEFT, LONG_ROOM, ROOM, SHORT, receive_buffer};
 use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
 use tracing::debug;
 
@@ -91,9 +91,10 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
             if flags & ACCEPTED != 0 {
                 track(inside, &s);
             }
-            if flags & LONG != 0 {
-                // What is in the queue stays there.
-                setsockopt(socket, sockopt::RcvBufForce, &LONG_LEFT)?;
+            // What is in the queue stays there. The kernel doubles the number for its own accounting.
+            let left = receive_buffer(flags).map(|bytes| bytes / 2);
+            if let Some(left) = left.or((flags & LONG != 0).then_some(LONG_LEFT)) {
+                setsockopt(socket, sockopt::RcvBufForce, &left)?;
             }
             // In this order: the end of the mode sends a probe, whose answer is to be heard.
             hear(&s)?;

@@ -241,6 +241,27 @@ fn what_was_done_already_may_be_asked_again() {
 }
 
 #[test]
+fn a_connection_that_is_released_has_the_receive_buffer_that_the_backend_says() {
+    use podvirt_proto::repair::{LONG, LONG_LEFT, receive_buffer_flags};
+    let directory = tempfile::tempdir().unwrap();
+    let Some((served, _arming)) = backend(directory.path(), Protocol::Move) else { return };
+    let says = |bytes| receive_buffer_flags(bytes);
+    let most = 2 * LONG_LEFT;
+    for (flags, expected) in [
+        (says(1 << 20), 1 << 20),
+        (LONG | says(9 << 20), 16 << 20),
+        (LONG, most),
+        // More than any kernel lets a queue grow to by itself.
+        (0xf0, most),
+    ] {
+        let (near, _far) = pair();
+        assert_eq!(ask(&served, Command::Repair, &[near.as_fd()], flags & LONG), [0]);
+        assert_eq!(ask(&served, Command::Release, &[near.as_fd()], flags), [0]);
+        assert_eq!(getsockopt(&near, sockopt::RcvBuf).unwrap(), expected, "{flags:#x}");
+    }
+}
+
+#[test]
 fn what_the_target_has_no_address_for_is_left_alone() {
     let (near, far) = pair();
     let [here, elsewhere] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 9)].map(IpAddr::V4);

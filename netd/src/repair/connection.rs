@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use podvirt_proto::repair::{LONG, ROOM, SHORT};
+use podvirt_proto::repair::{LONG, ROOM, SHORT, receive_buffer_flags};
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use crate::codec::{DecodeError, Field, Reader, fields, nested};
@@ -154,6 +154,8 @@ pub(crate) struct Restored {
     close: bool,
     /// It was made anew.
     made: Option<Made>,
+    /// What its receive buffer has to hold, bytes: what was received, and what the peer may send.
+    receive_bytes: usize,
 }
 
 /// How a socket was made.
@@ -312,9 +314,23 @@ impl Connection {
         self.made().flags()
     }
 
+    /// The window that the peer was told.
+    fn own_window(&self) -> u32 {
+        self.window.get(3).copied().unwrap_or(u32::MAX)
+    }
+
+    /// What the receive buffer has to hold: what was received, and what the peer may send. That is at most what the buffer at the
+    /// source had, and so a connection whose reader is slow has the same buffer after many moves. A larger one would be filled by the
+    /// peer, be copied in the next move, and be counted to the pod's memory. At the system's limit (tcp_rmem) a full buffer has
+    /// the kernel take back windows that it has offered, and both ends may then wait for each other for ever: it passes over a window
+    /// that the peer tells at an earlier sequence number than before.
+    fn receive_bytes(&self) -> usize {
+        self.receive.0.len().saturating_add(self.own_window() as usize)
+    }
+
     fn made(&self) -> Made {
         let queue = self.send.0.len().max(self.receive.0.len());
-        let window = self.window.get(3).copied().unwrap_or(u32::MAX);
+        let window = self.own_window();
         // Any socket has room for it, as those of idle connections do.
         if queue <= SHORT_QUEUE && window <= SHORT_WINDOW {
             Made::Small
@@ -349,6 +365,7 @@ impl Connection {
         peek: PeekOffset,
     ) -> io::Result<(Restored, bool)> {
         let made = Some(self.made());
+        let receive_bytes = self.receive_bytes();
         let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
         let unsent = self.unsent as usize;
         let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;
@@ -388,7 +405,8 @@ impl Connection {
         }
         let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
         let (sent, queue) = (sent.len(), self.send.0);
-        Ok((Restored { socket, queue, sent, alone: sent == 0, close, made }, peek_offset.is_some()))
+        let restored = Restored { socket, queue, sent, alone: sent == 0, close, made, receive_bytes };
+        Ok((restored, peek_offset.is_some()))
     }
 }
 
@@ -443,7 +461,12 @@ impl Made {
 impl Restored {
     /// What the helper is told when it lets go of it.
     pub(crate) fn flags(&self) -> u8 {
-        self.made.map_or(0, Made::flags) & LONG
+        match self.made {
+            Some(made @ (Made::Large | Made::Long)) => {
+                made.flags() & LONG | receive_buffer_flags(self.receive_bytes)
+            }
+            Some(Made::Small) | None => 0,
+        }
     }
 
     /// Another descriptor of the socket, for the flow.
@@ -460,7 +483,15 @@ impl Restored {
         if let Some(Err(error)) = window.map(|window| sys::set_window(socket.as_fd(), &window)) {
             tracing::warn!(%error, "a connection that stays waits until its peer tells its window");
         }
-        Restored { socket, queue: Vec::new(), sent: 0, alone: false, close: false, made: None }
+        Restored {
+            socket,
+            queue: Vec::new(),
+            sent: 0,
+            alone: false,
+            close: false,
+            made: None,
+            receive_bytes: 0,
+        }
     }
 
     /// The mode has ended: sends what was never sent, as far as there is room, and the FIN if there is to be one.

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use nix::unistd::geteuid;
-use podvirt_proto::repair::{Command, recv_request, send_reply};
+use podvirt_proto::repair::{Command, LONG, LONG_ROOM, ROOM, receive_buffer, recv_request, send_reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use socket2::{SockFilter, SockRef};
 
@@ -31,7 +31,7 @@ fn helper() -> Option<(Helper, JoinHandle<()>)> {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let thread = std::thread::spawn(move || {
         while let Ok(Some(request)) = recv_request(far.as_fd()) {
-            let done = |s: &OwnedFd| -> std::io::Result<()> {
+            let done = |s: &OwnedFd, flags: u8| -> std::io::Result<()> {
                 match request.command {
                     Command::Freeze => {
                         SockRef::from(s).attach_filter(&[SockFilter::new(6, 0, 0, 0)])?;
@@ -39,10 +39,16 @@ fn helper() -> Option<(Helper, JoinHandle<()>)> {
                     }
                     Command::Repair => {
                         setsockopt(s, sockopt::TcpRepair, &1)?;
-                        setsockopt(s, sockopt::SndBufForce, &(4 << 20))?;
-                        setsockopt(s, sockopt::RcvBufForce, &(4 << 20))?;
+                        let room = if flags & LONG != 0 { LONG_ROOM } else { ROOM };
+                        setsockopt(s, sockopt::SndBufForce, &room)?;
+                        setsockopt(s, sockopt::RcvBufForce, &room)?;
                     }
-                    Command::Release => setsockopt(s, sockopt::TcpRepair, &0)?,
+                    Command::Release => {
+                        if let Some(bytes) = receive_buffer(flags) {
+                            setsockopt(s, sockopt::RcvBufForce, &(bytes / 2))?;
+                        }
+                        setsockopt(s, sockopt::TcpRepair, &0)?;
+                    }
                     Command::Thaw => {
                         setsockopt(s, sockopt::TcpRepair, &u32::MAX)?;
                         SockRef::from(s).detach_filter()?;
@@ -54,7 +60,7 @@ fn helper() -> Option<(Helper, JoinHandle<()>)> {
             let results: Vec<i32> = request
                 .sockets
                 .iter()
-                .map(|(s, _)| done(s).err().and_then(|e| e.raw_os_error()).unwrap_or(0))
+                .map(|(s, flags)| done(s, *flags).err().and_then(|e| e.raw_os_error()).unwrap_or(0))
                 .collect();
             send_reply(far.as_fd(), request.command, &results).unwrap();
         }
@@ -102,10 +108,11 @@ fn move_and(helper: &Helper, old: OwnedFd, unheard: impl FnOnce(), heard: impl F
     unheard();
     drop(old);
     let new = Connection::socket(ends.1).unwrap();
-    helper.call(Command::Repair, &[&new]).pop().unwrap().done();
+    helper.call_with(Command::Repair, &[&new], &[connection.room()]).pop().unwrap().done();
     let (mut restored, _) = connection.restore(new, ends, PeekOffset::probe()).unwrap();
     let stream = TcpStream::from(restored.for_flow().unwrap());
-    helper.call(Command::Release, &[&restored.socket]).pop().unwrap().done();
+    let flags = restored.flags();
+    helper.call_with(Command::Release, &[&restored.socket], &[flags]).pop().unwrap().done();
     heard();
     assert_eq!(restored.finish().unwrap(), Finished::Done);
     stream.set_nonblocking(false).unwrap();
@@ -279,6 +286,31 @@ fn a_window_that_was_shrunk_beside_a_gap_goes_along() {
     let mut got = vec![0; down.len()];
     moved.read_exact(&mut got).unwrap();
     assert!(got == down, "the received bytes differ");
+}
+
+#[test]
+fn a_receive_buffer_is_as_large_after_moves_as_before() {
+    let Some((helper, _thread)) = helper() else { return };
+    for (buffer, queued) in [(256 << 10, 100_000), (2 << 20, 500_000), (16 << 20, 7_000_000)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        setsockopt(&listener, sockopt::RcvBufForce, &(buffer / 2)).unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut near = listener.accept().unwrap().0;
+        drop(listener);
+        let down = ramp(queued);
+        peer.write_all(&down).unwrap();
+        while (received_bytes(near.as_fd()).unwrap() as usize) < queued {
+            std::thread::yield_now();
+        }
+        for times in 1..4 {
+            near = move_it(&helper, near.into());
+            let now = getsockopt(&near, sockopt::RcvBuf).unwrap();
+            assert!((queued..=buffer).contains(&now), "{now} bytes after {times} moves, {buffer} before");
+        }
+        let mut got = vec![0; queued];
+        near.read_exact(&mut got).unwrap();
+        assert!(got == down, "the received bytes differ");
+    }
 }
 
 #[test]
