@@ -16,7 +16,7 @@ use podvirt_daemon::pki::{self, Issuer, LeafRequest, Signer, WebhookPaths};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::Shutdown;
 use podvirt_daemon::telemetry::Logs;
-use podvirt_daemon::{crypto, http, net, registration, shutdown, telemetry};
+use podvirt_daemon::{client, crypto, http, net, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 use virt_api::front_proxy::FrontProxy;
@@ -80,7 +80,7 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     let health = http::serve(args.listen, Arc::new(registry), readiness, shutdown.clone());
     let health = tokio::spawn(health);
 
-    let client = Client::try_default().await.context("no way to the API server")?;
+    let client = client::connect().await.context("no way to the API server")?;
     let namespace = args.namespace.as_str();
     let (own, policies) = Settings::new(Component::Api, logs);
     let configuration = Arc::new(ArcSwap::default());

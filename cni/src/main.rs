@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use podvirt_cni::args::{Call, Command};
 use podvirt_cni::cluster::Cluster;
 use podvirt_cni::error::{Code, Error};
 use podvirt_cni::plugin::Plugin;
 use podvirt_cni::{collect, config, dynamic, install, result};
 use podvirt_daemon::http::{self, Readiness};
-use podvirt_daemon::{crypto, shutdown, telemetry};
+use podvirt_daemon::{client, crypto, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 
 const NAME: &str = "podvirt-cni";
@@ -118,7 +118,7 @@ async fn on_node() -> Result<Plugin<Cluster>> {
         .with_context(|| format!("use {}", path.display()))?;
     // The environment is the container runtime's: its proxy is for images.
     config.proxy_url = None;
-    let client = Client::try_from(config).context("make a client")?;
+    let client = client::with_answers_as_they_come(config).context("make a client")?;
     Ok(Plugin { api: Cluster::new(client), node: node.trim().to_owned() })
 }
 
@@ -132,12 +132,12 @@ fn daemon() -> Result<()> {
         match flags.mode {
             Mode::Install(options) => install::run(&options, &shutdown).await,
             Mode::Collect { once: true, .. } => {
-                let client = Client::try_default().await.context("find the API server")?;
+                let client = client::connect().await.context("find the API server")?;
                 let (cluster, metrics) = (Cluster::new(client), collect::Metrics::default());
                 collect::once(&cluster, &metrics).await.context("collect leases")
             }
             Mode::Collect { listen, once: false } => {
-                let client = Client::try_default().await.context("find the API server")?;
+                let client = client::connect().await.context("find the API server")?;
                 let mut registry = Registry::default();
                 let metrics = collect::Metrics::new(&mut registry);
                 let serving = http::serve(listen, Arc::new(registry), Readiness::new(), shutdown.clone());
@@ -150,7 +150,7 @@ fn daemon() -> Result<()> {
                 tokio::try_join!(serving, collecting).map(|_| ())
             }
             Mode::Dynamic(options) => {
-                let client = Client::try_default().await.context("find the API server")?;
+                let client = client::connect().await.context("find the API server")?;
                 let readiness = Readiness::new();
                 let work = async {
                     Box::pin(dynamic::run(&options, client, &readiness, &shutdown)).await;

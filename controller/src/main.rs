@@ -15,7 +15,7 @@ use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
-use podvirt_daemon::{crypto, pki, telemetry};
+use podvirt_daemon::{client, crypto, pki, telemetry};
 use prometheus_client::registry::Registry;
 use virt_controller::metrics::Metrics;
 use virt_controller::work::Parts;
@@ -68,7 +68,7 @@ async fn main() -> Result<()> {
     let launcher_image = image(flags.launcher_image, LAUNCHER_IMAGE, "launcher")?;
     let exporter_image = image(flags.exporter_image, EXPORTER_IMAGE, "exporter")?;
     let replica = leader::replica(NAME);
-    let client = Client::try_default().await.context("find the API server")?;
+    let client = client::connect().await.context("find the API server")?;
     let shutdown = shutdown::signal().context("take over signals")?;
 
     let mut registry = Registry::default();

@@ -18,10 +18,12 @@
 //! | [`follow`] | each version of one object |
 //! | [`patch`] | writing the changed part of an object's status, or nothing |
 //! | [`backoff`] | growing delays per object |
+//! | [`client`] | the way to the API server |
 
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod client;
 pub mod connections;
 pub mod crypto;
 pub mod events;

@@ -10,6 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::KubeVirt;
 use podvirt_api::verbosity::Component;
+use podvirt_daemon::client;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::health::{self, Health};
@@ -44,7 +45,7 @@ const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// A part cannot start, or has failed.
 pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let shutdown = shutdown::signal()?;
-    let client = Client::try_default().await.context("the API server")?;
+    let client = client::connect().await.context("the API server")?;
     let readiness = Readiness::new();
     let synced = readiness.gate("VMIs");
     let certified = readiness.gate("certificates");

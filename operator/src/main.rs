@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use kube::Client;
 use podvirt_api::names;
 use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
@@ -14,7 +13,7 @@ use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, WebhookPaths};
 use podvirt_daemon::settings::Settings;
-use podvirt_daemon::{crypto, registration, shutdown, telemetry};
+use podvirt_daemon::{client, crypto, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use virt_operator::cluster::Cluster;
 use virt_operator::metrics::Metrics;
@@ -57,7 +56,7 @@ async fn main() -> Result<()> {
     let namespace = flags.namespace.as_str();
     let replica = leader::replica(NAME);
     let own = Own::from_env(|name| std::env::var(name).ok());
-    let client = Client::try_default().await.context("find the API server")?;
+    let client = client::connect().await.context("find the API server")?;
     let shutdown = shutdown::signal().context("take over signals")?;
 
     let mut registry = Registry::default();
