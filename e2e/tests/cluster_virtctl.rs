@@ -298,6 +298,20 @@ fn daemons_log_as_virtctl_asks() {
         let error = says(tool, &["permitted-devices"]).unwrap_err().to_string();
         assert!(error.contains("no KubeVirt resource in"), "{name}: {error}");
     }
+    // Several clients at once: each change is there, the first ones too.
+    let daemons = ["virt-api", "virt-controller", "virt-handler", "virt-launcher", "virt-operator"];
+    std::thread::scope(|scope| {
+        for daemon in daemons {
+            let flag = format!("--{daemon}=4");
+            let args = ["adm", "log-verbosity", &flag].map(str::to_owned);
+            scope.spawn(move || says(Cluster::virtctl, &args.each_ref().map(String::as_str)).unwrap());
+        }
+    });
+    let shown = says(Cluster::virtctl, &["adm", "log-verbosity", "--all"]).unwrap();
+    says(Cluster::virtctl, &["adm", "log-verbosity", "--reset"]).unwrap();
+    for daemon in daemons {
+        assert!(shown.contains(&format!("{daemon}=4")), "{shown}");
+    }
 }
 
 #[test]

@@ -310,7 +310,12 @@ fn the_guests_end_decides_what_comes_next() {
     namespace.wait("taken", "another instance", BOOT, again).unwrap();
 
     let pod = namespace.launcher("crash").unwrap().name_any();
-    namespace.exec(&pod, &["sh", "-c", "kill -9 $(pidof qemu-system-x86_64)"]).unwrap();
+    let end = "qemu=$(pidof qemu-system-x86_64); echo an assertion failed >>/proc/$qemu/fd/2; kill -9 $qemu";
+    namespace.exec(&pod, &["sh", "-c", end]).unwrap();
+    let selector = "involvedObject.name=crash,reason=Stopped";
+    let args = ["get", "events", "--field-selector", selector, "-o", "jsonpath={.items[*].message}"];
+    let told = || Ok(namespace.kubectl(&args)?.contains("an assertion failed").then_some(()));
+    namespace.until("an event with the end of QEMU's log", SOON, told).unwrap();
     let again = |i: &v1::VirtualMachineInstance| {
         i.metadata.uid != first.metadata.uid
             && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")

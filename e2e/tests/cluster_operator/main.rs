@@ -2,21 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+mod update;
+
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::{Api, ResourceExt};
-use podvirt_api::v1::{KubeVirt, VirtualMachineInstance};
+use podvirt_api::v1::KubeVirt;
 use podvirt_daemon::pki::Certificate;
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
 use serde_json::{Value, json};
 
 /// The daemons of both nodes, one after the other.
 const ROLLOUT: Duration = Duration::from_secs(180);
-/// podvirt's programs with another tag.
-const NEXT: &str = "next";
-
 fn kubevirts(cluster: &Cluster) -> Api<KubeVirt> {
     Api::namespaced(cluster.client(), "kubevirt")
 }
@@ -248,108 +247,4 @@ fn what_prometheus_needs_comes_with_its_kinds_and_goes_with_the_setting() {
         let gone = || Ok(cluster.kubectl(&["-n", place, "get", kind, name]).is_err().then_some(()));
         namespace.until(&format!("{kind} {name} is deleted"), ROLLOUT, gone).unwrap();
     }
-}
-
-/// Gives podvirt's images of every node a second name.
-fn name_images(cluster: &Cluster) {
-    for node in [1, 2] {
-        for image in ["virt-api", "virt-controller", "virt-handler", "virt-launcher"] {
-            let (from, to) =
-                (format!("docker.io/podvirt/{image}:dev"), format!("docker.io/podvirt/{image}:{NEXT}"));
-            let tag = ["ctr", "-n", "k8s.io", "images", "tag", "--force", &from, &to];
-            cluster.node(node).run(&tag).unwrap();
-        }
-    }
-}
-
-#[test]
-fn long_an_update_that_fails_says_so_and_is_taken_back_and_one_that_goes_leaves_machines_alone() {
-    let cluster = Cluster::get().unwrap();
-    let namespace = cluster.namespace(Security::Restricted).unwrap();
-    wait_carried_out(&namespace);
-    namespace.apply(&Manifest { name: "stays", ..Manifest::default() }.instance()).unwrap();
-    let machine = namespace.wait_phase("stays", "Running", BOOT).unwrap();
-
-    let _back = Set(&namespace, json!({"imageTag": null}));
-    configure(&cluster, json!({"imageTag": "no-such-tag"})).unwrap();
-    let api = kubevirts(&cluster);
-    let told = || {
-        let kubevirt = cluster.block_on(async { api.get("kubevirt").await })?;
-        let failed = kubevirt
-            .status
-            .conditions
-            .into_iter()
-            .find(|c| c.r#type.as_str() == "Synchronized" && c.status == "False");
-        Ok(failed.and_then(|condition| condition.message))
-    };
-    let message = namespace.until("the update says why it fails", SOON, told).unwrap();
-    assert!(message.contains("virt-handler") && message.contains("no-such-tag"), "{message}");
-    let ready = cluster.kubectl(&[
-        "-n",
-        "kubevirt",
-        "get",
-        "deployment",
-        "virt-api",
-        "-o",
-        "jsonpath={.status.readyReplicas}",
-    ]);
-    assert_eq!(ready.unwrap(), "2", "virt-api goes last");
-    configure(&cluster, json!({"imageTag": null})).unwrap();
-    wait_carried_out(&namespace);
-
-    name_images(&cluster);
-    configure(&cluster, json!({"imageTag": NEXT})).unwrap();
-    // In the middle of it virt-operator dies, and gives nothing back.
-    let handlers = || {
-        let args = [
-            "-n",
-            "kubevirt",
-            "get",
-            "daemonset",
-            "virt-handler",
-            "-o",
-            "jsonpath={.status.updatedNumberScheduled}",
-        ];
-        Ok((cluster.kubectl(&args)? == "1").then_some(()))
-    };
-    namespace.until("one of two virt-handlers is new", SOON, handlers).unwrap();
-    let kill = ["delete", "pod", "-l", "kubevirt.io=virt-operator", "--force", "--grace-period=0"];
-    cluster.kubectl(&[&["-n", "kubevirt"], &kill[..]].concat()).unwrap();
-    let kubevirt = wait_carried_out(&namespace);
-    assert_eq!(kubevirt.status.observed_kube_virt_version.as_deref(), Some(NEXT));
-    let still = namespace.wait_phase("stays", "Running", SOON).unwrap();
-    assert_eq!(still.metadata.uid, machine.metadata.uid);
-    namespace.apply(&Manifest { name: "new", ..Manifest::default() }.instance()).unwrap();
-    let new = namespace.wait_phase("new", "Running", BOOT).unwrap();
-    let image =
-        |machine: &VirtualMachineInstance| machine.status.launcher_container_image_version.clone().unwrap();
-    assert!(image(&new).ends_with(NEXT) && !image(&still).ends_with(NEXT));
-    // The old launcher under the new daemons.
-    namespace.virtctl(&["pause", "vmi", "stays"]).unwrap();
-    // virt-api goes by what the status tells.
-    let paused = |machine: &VirtualMachineInstance| {
-        machine.status.conditions.iter().any(|c| c.r#type.as_str() == "Paused" && c.status == "True")
-    };
-    namespace.wait("stays", "the status tells of the pause", SOON, paused).unwrap();
-    namespace.virtctl(&["unpause", "vmi", "stays"]).unwrap();
-    let outdated = "kubevirt.io/outdatedLauncherImage";
-    let labelled = |machine: &VirtualMachineInstance| machine.labels().contains_key(outdated);
-    namespace.wait("stays", "the label of an older launcher", SOON, labelled).unwrap();
-    assert!(!labelled(&new));
-    let counted = || {
-        let kubevirt = cluster.block_on(async { api.get("kubevirt").await })?;
-        Ok((kubevirt.status.outdated_virtual_machine_instance_workloads == Some(1)).then_some(()))
-    };
-    namespace.until("the number of machines with an older launcher", SOON, counted).unwrap();
-    let _methods = Set(&namespace, json!({"workloadUpdateStrategy": null}));
-    configure(
-        &cluster,
-        json!({"workloadUpdateStrategy": {"workloadUpdateMethods": ["LiveMigrate", "Evict"]}}),
-    )
-    .unwrap();
-    let moved = |machine: &VirtualMachineInstance| !labelled(machine) && image(machine).ends_with(NEXT);
-    let moved = namespace.wait("stays", "a launcher of the new version", ROLLOUT, moved).unwrap();
-    assert_eq!(moved.metadata.uid, machine.metadata.uid);
-    assert_ne!(moved.status.node_name, machine.status.node_name);
-    namespace.kubectl(&["delete", "vmi", "stays", "new"]).unwrap();
 }
