@@ -232,10 +232,11 @@ impl Parts {
                 }
                 let stored = self.cluster.apply(&absent::with_room(object, away.len())).await?;
                 let mut rollout = Rollout::judge(object, &stored, &[]);
+                // Named also where Kubernetes has tainted the node, and does not count it for the DaemonSet.
                 if !rollout.serves && !away.is_empty() {
                     rollout = Rollout::judge(object, &stored, &away);
-                    absent.extend(away);
                 }
+                absent.extend(away);
                 if !rollout.serves {
                     waiting.push(rollout);
                 }
