@@ -29,6 +29,7 @@ pub mod budget;
 pub mod cdi;
 pub mod csi;
 pub mod defaults;
+pub mod delay;
 pub mod duration;
 pub mod error;
 pub mod export;

@@ -8,6 +8,8 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use podvirt_api::delay::doubled;
+
 /// The counts of failures of a controller's objects.
 #[derive(Debug)]
 pub struct Backoff<K> {
@@ -26,7 +28,7 @@ impl<K: Eq + Hash> Backoff<K> {
     pub fn failed(&self, key: K) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key).or_default();
-        let delay = delay(self.first, self.limit, *count);
+        let delay = doubled(self.first, self.limit, *count);
         *count = count.saturating_add(1);
         delay
     }
@@ -49,11 +51,6 @@ impl<K: Eq + Hash> Default for Backoff<K> {
     }
 }
 
-/// The delay after `failures` earlier failures in a row.
-pub fn delay(first: Duration, limit: Duration, failures: u32) -> Duration {
-    first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(limit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,12 +64,5 @@ mod tests {
         backoff.forget(&"a");
         assert_eq!(backoff.failing(), 1);
         assert_eq!(backoff.failed("a").as_secs(), 1);
-    }
-
-    #[test]
-    fn a_long_row_of_failures_does_not_overflow() {
-        let (first, limit) = (Duration::from_secs(3), Duration::from_secs(300));
-        assert_eq!(delay(first, limit, 31), limit);
-        assert_eq!(delay(first, limit, u32::MAX), limit);
     }
 }

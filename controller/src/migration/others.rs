@@ -58,7 +58,7 @@ pub fn backoff(migration: &Migration, siblings: &[Arc<Migration>], now: Timestam
     let row = ended.iter().rev().take_while(|(_, failed)| *failed).count();
     let (last, _) = ended.last().filter(|_| row > 0)?;
     let failures = u32::try_from(row - 1).unwrap_or(u32::MAX);
-    let delay = podvirt_daemon::backoff::delay(FIRST_BACKOFF, MAX_BACKOFF, failures);
+    let delay = podvirt_api::delay::doubled(FIRST_BACKOFF, MAX_BACKOFF, failures);
     let left = delay.saturating_sub(since(*last, now));
     (!left.is_zero()).then_some(left)
 }

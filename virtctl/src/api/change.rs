@@ -4,9 +4,9 @@
 //! newer version, also where the steps would fit it by chance. At each conflict one client has won; the others read again after a
 //! pause that is drawn at random, so that those that lost together do not meet again.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
+use podvirt_api::delay::drawn;
 use serde_json::{Value, json};
 
 use super::Cluster;
@@ -15,8 +15,10 @@ use crate::explain::ApiError;
 
 /// How often an object is read and changed, the first time included.
 const MAX_ATTEMPTS: u32 = 8;
-/// Longest pause behind the first attempt; each pause is at most twice as long as the one before.
+/// Longest pause behind the first attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Longest pause behind any.
+const MAX_PAUSE: Duration = Duration::from_secs(3);
 
 /// Why an object is not changed.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl Cluster {
         name: &str,
         mut decide: impl FnMut(&Value) -> anyhow::Result<Vec<Value>>,
     ) -> Result<(), ChangeError> {
-        for attempt in 1.. {
+        for failures in 0.. {
             let object = self.object(kind, namespace, name).await.map_err(ChangeError::Read)?;
             let mut steps = decide(&object).map_err(ChangeError::Refused)?;
             if steps.is_empty() {
@@ -69,32 +71,12 @@ impl Cluster {
             }
             match self.patch(kind, namespace, name, &steps).await {
                 Ok(_) => break,
-                Err(error) if error.code() == Some(409) && attempt < MAX_ATTEMPTS => {
-                    tokio::time::sleep(pause(attempt, RandomState::new().build_hasher().finish())).await;
+                Err(error) if error.code() == Some(409) && failures + 1 < MAX_ATTEMPTS => {
+                    tokio::time::sleep(drawn(FIRST_PAUSE, MAX_PAUSE, failures)).await;
                 }
                 Err(error) => return Err(ChangeError::Write(error)),
             }
         }
         Ok(())
-    }
-}
-
-/// The pause behind an attempt, from half of the longest one to all of it.
-fn pause(attempt: u32, random: u64) -> Duration {
-    let longest = FIRST_PAUSE * (1 << attempt.clamp(1, MAX_ATTEMPTS).saturating_sub(1));
-    let half = longest / 2;
-    half + Duration::from_micros(random % (u64::try_from(half.as_micros()).unwrap_or(u64::MAX) + 1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_differ() {
-        let range = |attempt| (pause(attempt, 0).as_millis(), pause(attempt, 10_000).as_millis());
-        assert_eq!(range(1), (10, 20));
-        assert_eq!(pause(4, 0).as_millis(), 80);
-        assert!(pause(u32::MAX, u64::MAX) <= Duration::from_secs(3));
     }
 }
