@@ -27,6 +27,7 @@
 mod classify;
 mod client;
 mod connection;
+mod restored;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +35,8 @@ pub(crate) use crate::sys::repair::Window;
 pub(crate) use classify::{Local, Verdict, classify, sockets_of_namespace};
 pub use client::Helper;
 pub(crate) use client::Outcome;
-pub(crate) use connection::{Apart, Connection, Finished, QUEUE, Restored, Room};
+pub(crate) use connection::{Apart, Connection, QUEUE, Room};
+pub(crate) use restored::{Finished, Restored};
 
 /// Sockets in one message to the helper: so many that a message more costs nothing, so few that the work after it begins
 /// soon, and that neither side runs out of descriptors.
