@@ -63,17 +63,9 @@ impl Image {
         self.size
     }
 
-    /// What is at a place before `end`. Where the file system cannot tell, it is data.
+    /// What is at a place before `end`.
     pub(super) fn extent(&self, at: u64, end: u64) -> Extent {
-        match seek(&self.file, SeekFrom::Data(at)) {
-            Ok(data) if data > at => Extent::Hole(data.min(end)),
-            Ok(_) => match seek(&self.file, SeekFrom::Hole(at)) {
-                Ok(hole) if hole > at => Extent::Data(hole.min(end)),
-                _ => Extent::Data(end),
-            },
-            Err(Errno::NXIO) => Extent::Hole(end),
-            Err(_) => Extent::Data(end),
-        }
+        extent(&self.file, at, end)
     }
 
     /// Reads a part, all of it.
@@ -105,6 +97,19 @@ impl Image {
         });
         // Of an image that cannot be read the rest is not sent: the client sees that it is short.
         parts.buffered(AHEAD)
+    }
+}
+
+/// What a file has at a place before `end`. Where the file system cannot tell, it is data.
+pub(super) fn extent(file: &File, at: u64, end: u64) -> Extent {
+    match seek(file, SeekFrom::Data(at)) {
+        Ok(data) if data > at => Extent::Hole(data.min(end)),
+        Ok(_) => match seek(file, SeekFrom::Hole(at)) {
+            Ok(hole) if hole > at => Extent::Data(hole.min(end)),
+            _ => Extent::Data(end),
+        },
+        Err(Errno::NXIO) => Extent::Hole(end),
+        Err(_) => Extent::Data(end),
     }
 }
 

@@ -1,10 +1,13 @@
 //! All files of a claim, packed by tar and compressed.
 //!
 //! A pod may write to the claim meanwhile, and put a link in the place of a directory or of a file. So everything is opened in the
-//! directory that it was found in, without following links, and what it is is told by what was opened.
+//! directory that it was found in, without following links, and what it is is told by what was opened. A file's length is what it
+//! was when its entry began ([`file`]).
 //!
 //! One thread packs and hands over pieces, which are compressed as those of an image. It waits while the client does, and ends
 //! when the client has gone.
+
+mod file;
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -19,6 +22,7 @@ use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, open, openat, openat2, readlin
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
+use self::file::Packed;
 use super::gzip::{PIECE, member, packed, together};
 use super::image::blocking;
 use super::named::{NAME, Named, PREFIX};
@@ -59,7 +63,6 @@ impl Write for Pieces {
 /// Packs the files below a directory.
 fn pack(root: &Path, to: impl Write) -> io::Result<()> {
     let mut builder = tar::Builder::new(Named::new(to));
-    builder.sparse(true);
     let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut pending = vec![PathBuf::from(".")];
     while let Some(path) = pending.pop() {
@@ -123,9 +126,10 @@ fn pack_entry(
     }
     let file = metadata.is_file().then(|| opened(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY));
     match file.transpose()?.flatten() {
-        Some(mut file) if file.metadata()?.is_file() => {
+        Some(file) if file.metadata()?.is_file() => {
             announce(builder, path)?;
-            builder.append_file(path, &mut file)?;
+            let (mut header, contents) = Packed::new(file)?.into_parts();
+            builder.append_data(&mut header, path, contents)?;
         }
         _ => tracing::warn!(path = %path.display(), "neither a file nor a directory: left out"),
     }
