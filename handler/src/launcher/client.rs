@@ -163,8 +163,11 @@ impl Client {
             let mut bytes = [0; 256];
             while matches!(greeting.read(&mut bytes).await, Ok(1..)) {}
         };
-        let inner = CmdClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
-        Ok((Self { inner, process }, ended))
+        Ok((Self::new(channel, process), ended))
+    }
+
+    fn new(channel: Channel, process: Process) -> Self {
+        Self { inner: CmdClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES), process }
     }
 
     /// What the launcher reports of its machine; `None`: it has none.
@@ -402,6 +405,8 @@ fn judge(response: Option<cmd::Response>) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use futures::{StreamExt, stream};
+
     use super::*;
 
     #[tokio::test]
@@ -416,5 +421,51 @@ mod tests {
         let json = format!("{{\"status\": {{\"{long}\": 1}}}}");
         let error: Error = serde_json::from_str::<Domain>(&json).unwrap_err().into();
         assert!(error.to_string().len() < MAX_SENTENCE_BYTES + 100);
+    }
+
+    /// A client of a launcher that answers every call with this message.
+    fn client_answered<M: prost::Message + Clone + Default + 'static>(message: M) -> Client {
+        let handle = move |request: axum::extract::Request| async move {
+            let codec = tonic_prost::ProstCodec::<M, cmd::EmptyRequest>::default();
+            let answer = tower::service_fn(move |_: tonic::Request<cmd::EmptyRequest>| {
+                std::future::ready(Ok::<_, Status>(tonic::Response::new(message.clone())))
+            });
+            tonic::server::Grpc::new(codec).unary(answer, request).await
+        };
+        let routes = tonic::service::Routes::from(axum::Router::new().fallback(handle));
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let connections = stream::iter([Ok::<_, io::Error>(far)]).chain(stream::pending());
+        let server = tonic::transport::Server::builder().add_routes(routes);
+        tokio::spawn(server.serve_with_incoming(connections));
+        let mut near = Some(near);
+        let channel = Endpoint::from_static("http://launcher").connect_with_connector_lazy(
+            tower::service_fn(move |_: Uri| {
+                let near = near.take().map(TokioIo::new);
+                std::future::ready(near.ok_or_else(|| io::Error::other("the launcher takes one connection")))
+            }),
+        );
+        let process = Process::of(std::process::id().cast_signed()).unwrap();
+        Client::new(channel, process)
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_refused_before_it_has_more_bytes_than_its_limit() {
+        for (length, is_taken) in [(MAX_ANSWER_BYTES - 100, true), (MAX_ANSWER_BYTES + 1, false)] {
+            let guest_info_response = " ".repeat(length);
+            let message = cmd::GuestInfoResponse { response: None, guest_info_response };
+            let answer = client_answered(message).ask(Question::GuestInfo).await;
+            assert_eq!(answer.is_ok(), is_taken, "{length}");
+
+            let domain = format!("{}{}", " ".repeat(length - 2), "{}");
+            let message = cmd::DomainResponse { response: None, domain };
+            let answer = client_answered(message).domain("uid").await;
+            assert_eq!(matches!(answer, Err(Error::Refused(_))), !is_taken, "{length}: {answer:?}");
+        }
+        for (length, is_taken) in [(MAX_STATISTICS_BYTES - 100, true), (MAX_STATISTICS_BYTES + 1, false)] {
+            let domain_stats = format!("{}{}", " ".repeat(length - 2), "{}");
+            let message = cmd::DomainStatsResponse { response: None, domain_stats };
+            let answer = client_answered(message).statistics().await;
+            assert_eq!(matches!(answer, Err(Error::Refused(_))), !is_taken, "{length}: {answer:?}");
+        }
     }
 }
