@@ -24,6 +24,8 @@ use super::{BOOT, Manifest, Namespace, Node};
 const LONG: Duration = Duration::from_secs(300);
 /// Objects that are applied at a time.
 const PART: usize = 50;
+/// The image of a machine's disk, as the manifests have it.
+const TAGGED_IMAGE: &str = "podvirt/disk-tiny:dev";
 
 /// How much of each.
 #[derive(Clone, Copy, Debug)]
@@ -137,11 +139,14 @@ where
 
 /// Machines that are said to run on a node that there is not, each with a migration that waits.
 fn park(namespace: &Namespace<'_>, load: Load) -> Result<()> {
+    // The pod of a parked machine has never pulled its image, and by a tag alone its migration would be refused.
+    let pinned = format!("{TAGGED_IMAGE}@sha256:{}", "0".repeat(64));
     let names: Vec<String> = (0..load.parked).map(|n| format!("parked-{n}")).collect();
     for (part, names) in names.chunks(PART).enumerate() {
         let strategy = if part * PART < load.protected { "LiveMigrate" } else { "None" };
         let spec = format!("nodeSelector: {{parked: here}}, evictionStrategy: {strategy}");
-        let all = names.iter().map(|name| Manifest { name, spec: &spec, ..Default::default() }.instance());
+        let instance = |name| Manifest { name, spec: &spec, ..Default::default() }.instance();
+        let all = names.iter().map(|name| instance(name).replace(TAGGED_IMAGE, &pinned));
         namespace.apply(&all.collect::<Vec<_>>().join("\n---\n"))?;
     }
     let waits = |vmi: &Instance| {
