@@ -127,6 +127,7 @@ impl Read for Contents {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::unpacked;
     use super::*;
 
     /// A file with `count` regions of data, each with a hole in front and behind.
@@ -148,18 +149,6 @@ mod tests {
         next.set_size(0);
         builder.append_data(&mut next, "next", io::empty()).unwrap();
         builder.into_inner().unwrap()
-    }
-
-    /// Names and contents of an archive's files.
-    fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
-        let mut archive = tar::Archive::new(archive);
-        let entries = archive.entries().unwrap().map(|entry| {
-            let mut entry = entry.unwrap();
-            let mut content = Vec::new();
-            entry.read_to_end(&mut content).unwrap();
-            (entry.path().unwrap().display().to_string(), content)
-        });
-        entries.collect()
     }
 
     #[test]

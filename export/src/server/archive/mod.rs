@@ -180,11 +180,9 @@ mod tests {
 
     use super::*;
 
-    /// Paths and contents of what is packed.
-    fn packed_files(root: &Path) -> Vec<(String, Vec<u8>)> {
-        let mut archive = Vec::new();
-        pack(root, &mut archive).unwrap();
-        let mut archive = tar::Archive::new(archive.as_slice());
+    /// Paths and contents of an archive's entries.
+    pub(super) fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
+        let mut archive = tar::Archive::new(archive);
         let entries = archive.entries().unwrap().map(|entry| {
             let mut entry = entry.unwrap();
             let mut content = Vec::new();
@@ -192,6 +190,13 @@ mod tests {
             (entry.path().unwrap().display().to_string(), content)
         });
         entries.collect()
+    }
+
+    /// Paths and contents of what is packed.
+    fn packed_files(root: &Path) -> Vec<(String, Vec<u8>)> {
+        let mut archive = Vec::new();
+        pack(root, &mut archive).unwrap();
+        unpacked(&archive)
     }
 
     #[test]
