@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 
@@ -31,7 +32,7 @@ impl Packed {
     ///
     /// # Errors
     /// The file's metadata cannot be read.
-    pub(super) fn new(file: File) -> io::Result<Self> {
+    pub(super) fn new(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let size = metadata.len();
         let mut header = Header::new_gnu();
@@ -44,7 +45,11 @@ impl Packed {
             blocks = describe(&mut header, size, &with_end)?;
         }
         regions.reverse();
-        Ok(Packed { header, blocks, contents: Contents { file, regions } })
+        Ok(Packed {
+            header,
+            blocks,
+            contents: Contents { file, path: path.into(), regions, is_short: false },
+        })
     }
 
     /// The header, and all bytes that belong behind it.
@@ -101,6 +106,10 @@ fn describe(header: &mut Header, size: u64, regions: &[Range<u64>]) -> io::Resul
 /// The bytes of a file's regions: as many as there were when the regions were read.
 struct Contents {
     file: File,
+    /// Its path in the claim, for the log.
+    path: PathBuf,
+    /// Whether the file has turned out to be shorter than it was.
+    is_short: bool,
     /// Regions that are to be read, the next one last.
     regions: Vec<Range<u64>>,
 }
@@ -113,7 +122,10 @@ impl Read for Contents {
         let Some(into) = into.get_mut(..length) else { return Ok(0) };
         let mut read = self.file.read_at(into, region.start)?;
         if read == 0 {
-            // The file is shorter than it was.
+            if !std::mem::replace(&mut self.is_short, true) {
+                let (path, at) = (self.path.display(), region.start);
+                tracing::warn!(%path, at, "the file has become shorter: the rest is packed as zeroes");
+            }
             into.fill(0);
             read = length;
         }
@@ -157,7 +169,7 @@ mod tests {
         for count in [0, 1, 3, 4, 24, 25, 26, 100] {
             let path = dir.path().join(count.to_string());
             let content = sparse(&path, count);
-            let archive = archive(Packed::new(File::open(&path).unwrap()).unwrap());
+            let archive = archive(Packed::new(File::open(&path).unwrap(), &path).unwrap());
             assert!(archive.len() < 20_000 + 9_000 * count as usize, "{count}: {}", archive.len());
             assert!(unpacked(&archive) == [("file".into(), content), ("next".into(), Vec::new())], "{count}");
         }
@@ -172,7 +184,7 @@ mod tests {
         for n in 0..regions_of_data {
             file.write_all_at(&n.to_be_bytes(), n * 8192).unwrap();
         }
-        let packed = Packed::new(File::open(&path).unwrap()).unwrap();
+        let packed = Packed::new(File::open(&path).unwrap(), &path).unwrap();
         assert_eq!(packed.contents.regions.len(), REGIONS_LIMIT);
         let content = std::fs::read(&path).unwrap();
         assert!(unpacked(&archive(packed)) == [("file".into(), content), ("next".into(), Vec::new())]);
@@ -185,7 +197,7 @@ mod tests {
         let dense = vec![7; 100_000];
         for length in [0, 1, 50_000, 99_999, 200_000] {
             std::fs::write(&path, &dense).unwrap();
-            let packed = Packed::new(File::open(&path).unwrap()).unwrap();
+            let packed = Packed::new(File::open(&path).unwrap(), &path).unwrap();
             std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
             let mut wanted = dense.clone();
             wanted.truncate(usize::try_from(length).unwrap());
@@ -194,7 +206,7 @@ mod tests {
             assert!(files == [("file".into(), wanted), ("next".into(), Vec::new())], "{length}");
         }
         let content = sparse(&path, 30);
-        let packed = Packed::new(File::open(&path).unwrap()).unwrap();
+        let packed = Packed::new(File::open(&path).unwrap(), &path).unwrap();
         // What was a hole has become data, and what was data a hole.
         let file = File::create(&path).unwrap();
         file.set_len(content.len() as u64).unwrap();

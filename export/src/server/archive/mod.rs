@@ -128,7 +128,7 @@ fn pack_entry(
     match file.transpose()?.flatten() {
         Some(file) if file.metadata()?.is_file() => {
             announce(builder, path)?;
-            let (mut header, contents) = Packed::new(file)?.into_parts();
+            let (mut header, contents) = Packed::new(file, path)?.into_parts();
             builder.append_data(&mut header, path, contents)?;
         }
         _ => tracing::warn!(path = %path.display(), "neither a file nor a directory: left out"),
